@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks import device_heads as heads
+from benchmarks import device_lm_head as lm_head
 from benchmarks import device_mamba as mamba
 from benchmarks import device_matmuls as matmuls
+from benchmarks import device_scoring as scoring
 from benchmarks import device_small as small
 from benchmarks import device_tasks as tasks
 from nki_sim.program import Program
@@ -44,6 +47,8 @@ class DeviceRow:
     tensor_active_us: float | None = None
     tolerance: float = 0.0
     """How far the figure itself may be off, as a fraction, where its source gives reason to think so."""
+    then: Callable[[], Program] | None = None
+    """A second launch, whose time the figure holds as well."""
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -96,6 +101,9 @@ def qwen_rows() -> list[DeviceRow]:
     for row in read("qwen_bf16.csv"):
         if not row["measured_us"]:
             continue
+        if row["grid"] == "qwen_structures":
+            found.append(_panels(row))
+            continue
         k, m, n = (int(size) for size in row["shapes"].split("x"))
         blocks = [int(row[name]) for name in ("tm", "tn", "tk") if row[name]]
         if row["kernel"] == "tiled":
@@ -110,6 +118,19 @@ def qwen_rows() -> list[DeviceRow]:
             )
         )  # fmt: skip
     return found
+
+
+def _panels(row: dict[str, str]) -> DeviceRow:
+    """Two products, a launch each."""
+    shared = "shared=1" in row["kernel"]
+    first, second = (
+        partial(matmuls.panel_resident, *map(int, shape.split("x")), row["dtype"], shared=shared)
+        for shape in row["shapes"].split("+")
+    )
+    return DeviceRow(
+        row["id"], "qwen_bf16", row["grid"], f"{row['kernel']} {row['shapes']}", first, float(row["measured_us"]),
+        with_launch=True, then=second,
+    )  # fmt: skip
 
 
 MATMUL, BMM, ROPE, MAMBA = (4096, 5120, 12288), (16, 4096, 64, 4096), (64, 262144), (256, 7168, 16)
@@ -188,6 +209,15 @@ def stream_rows() -> list[DeviceRow]:
 def attention_rows() -> list[DeviceRow]:
     found = []
     for row in read("attention_fp32.csv"):
+        if row["kernel"] in heads.KERNELS:
+            n, count, d = (int(size) for size in row["shape"].split("x"))
+            found.append(
+                DeviceRow(
+                    row["id"], row["grid"], row["grid"], f"{row['kernel']} {row['shape']}",
+                    partial(heads.KERNELS[row["kernel"]], n, count, d), float(row["measured_us"]), with_launch=True,
+                )
+            )  # fmt: skip
+            continue
         n, d = (int(size) for size in row["shape"].split("x"))
         form = int(row["form"])
         found.append(
@@ -199,6 +229,50 @@ def attention_rows() -> list[DeviceRow]:
     return found
 
 
+def _settings(text: str) -> list[int]:
+    """Values of `name=value name=value`."""
+    return [int(each.split("=")[1]) for each in text.split()]
+
+
+def scoring_rows() -> list[DeviceRow]:
+    found = []
+    for row in read("token_scoring.csv"):
+        tokens, vocabulary = (int(size) for size in row["shape"].split("x"))
+        tall, wide = _settings(row["params"])
+        found.append(
+            DeviceRow(
+                row["id"], "token_scoring", row["grid"], f"{row['kernel']} {row['shape']} {(tall, wide)}",
+                partial(scoring.KERNELS[row["kernel"]], tokens, vocabulary, tall, wide), float(row["measured_us"]),
+                with_launch=True,
+            )
+        )  # fmt: skip
+    return found
+
+
+def lm_head_rows() -> list[DeviceRow]:
+    makers = {"head_streamed": lm_head.streamed, "head_packed": lm_head.packed}
+    found = []
+    for row in read("lm_head.csv"):
+        hidden, _, vocabulary = (int(size) for size in row["shape"].split("x"))
+        found.append(
+            DeviceRow(
+                row["id"], "lm_head", row["grid"], f"{row['kernel']} {row['shape']}",
+                partial(makers[row["kernel"]], hidden, vocabulary, _settings(row["params"])[0]),
+                float(row["measured_us"]), profiled=True,
+            )
+        )  # fmt: skip
+    return found
+
+
 def rows() -> list[DeviceRow]:
     """Every family, in the order of the files."""
-    return [*blocked_rows(), *ladder_rows(), *qwen_rows(), *task_rows(), *stream_rows(), *attention_rows()]
+    return [
+        *blocked_rows(),
+        *ladder_rows(),
+        *qwen_rows(),
+        *task_rows(),
+        *stream_rows(),
+        *attention_rows(),
+        *scoring_rows(),
+        *lm_head_rows(),
+    ]
