@@ -55,7 +55,7 @@ def streamed(hidden: int, vocabulary: int, wide: int) -> Program:
 
 
 def packed(hidden: int, vocabulary: int, ring: int) -> Program:
-    """The matrix stationary, packed so that a block of 512 columns is one transfer of long rows, `ring` slots in turn."""
+    """The matrix stationary, packed so that 512 columns are one transfer of long rows, into `ring` slots in turn."""
     deep = hidden // P
     blocks = -(-vocabulary // (2 * COLUMNS))
     whole, parts = 2 * blocks * COLUMNS, COLUMNS // P

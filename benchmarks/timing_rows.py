@@ -18,7 +18,7 @@ from benchmarks import calibration_kernels as kernels
 from benchmarks.device_rows import DeviceRow
 from nki_sim.errors import NkiError
 from nki_sim.intervals import Basis, basis
-from nki_sim.machine import Machine
+from nki_sim.machine import Machine, compiled_by_beta1
 from nki_sim.profile import profile, timelines
 from nki_sim.program import Program
 from nki_sim.schedule import Timeline
@@ -133,8 +133,10 @@ def besides_us(row: DeviceRow, machine: Machine) -> float:
 
 
 def as_measured(row: DeviceRow, machine: Machine) -> Machine:
-    """The machine as it was when the row was measured: a capture slows transfers down."""
-    if not row.profiled:
+    """The machine as it was when the row was measured: by its compiler, and with transfers that a capture slowed."""
+    if row.beta1:
+        machine = compiled_by_beta1(machine)
+    if not row.slowed_transfers:
         return machine
     return replace(machine, dma_software_issue_ns=machine.dma_software_issue_ns + machine.profiler_transfer_ns)
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nki_sim import compiled, compiled_walk
+from nki_sim.compiler.places import find_waits
 from nki_sim.compiler.queues import engine_that_waits, order_of_work
-from nki_sim.compiler.rotation import Rotation, Waits, by_memory, find_waits, products_of
 from nki_sim.cost import RESOURCES, Cost
 from nki_sim.machine import Machine
-from nki_sim.one_pass import Pass, array_parts, dma_slice_ns, edges_by_end, kind_of, least_busy_ns, port_slots
+from nki_sim.one_pass import Pass, array_parts, dma_slice_ns, kind_of, least_busy_ns, port_slots
 from nki_sim.program import Program
-from nki_sim.regions import Lists, Regions, find_regions
+from nki_sim.regions import Lists, find_regions
 
 
 def timed(
@@ -36,8 +35,7 @@ def _timed(
     rows = len(program)
     reads, writes = regions.reads, regions.writes
     overlaps = regions.overlapping
-    waits = _waits(core, program, machine, regions, overlaps)
-    closed, groups, ends, members = waits.closed, waits.groups, waits.ends, waits.members
+    waits = closed, groups, ends, members = find_waits(program, machine, regions)
     ids = program.template_ids.astype(np.int64)  # a copy: Numba compiles anew for what cannot be written to
     prices = _Prices(program, machine, costs)
     held_ns = np.zeros(rows if held else 0)
@@ -72,7 +70,7 @@ def _timed(
     engine = engine_that_waits(program, costs, found)
     if engine is not None:
         kept = [column.copy() for column in shown]
-        other = order_of_work(program, machine, costs, regions, (closed, groups, ends, members), engine)
+        other = order_of_work(program, machine, costs, regions, waits, engine)
         again = walk(other, is_cold)
         if again.latency_ns < found.latency_ns:
             order, found = other, again
@@ -81,62 +79,6 @@ def _timed(
                 column[:] = before
     cooled = _cool(core, program, machine, costs, prices, found, is_cold)
     return walk(order, is_cold) if cooled else found
-
-
-@dataclass(frozen=True)
-class _Waits:
-    """compiler.rotation.Waits, and explicit edges: regions, groups and instructions by row, regions by group."""
-
-    closed: Lists
-    groups: Lists
-    ends: Lists
-    members: Lists
-
-
-def _waits(core: Any, program: Program, machine: Machine, regions: Regions, overlaps: Lists) -> _Waits:
-    rows = len(program)
-    memories = by_memory(program, machine)
-    edges = edges_by_end(program)
-    if edges or any(len(placed) for _, _, placed, _ in memories):  # rare
-        waits = find_waits(program, machine, regions)
-        for after, befores in edges.items():
-            waits.ends[after] = (*waits.ends.get(after, ()), *befores)
-        return _Waits(*waits.by_row(rows))
-    found = []
-    for region, capacity, _, free in memories:
-        rotation = Rotation(program, machine, regions, region, Waits(), capacity)
-        turns = rotation.turns(free)
-        found.append(
-            core.rotated(
-                free, turns.first, turns.last, turns.sites, turns.needs, turns.places, turns.dying,
-                capacity, rotation.keeps_to_site,
-            )
-        )  # fmt: skip
-    waiting, sliced, starts, olds = _joined(found)
-    none = np.zeros(len(program.allocations), np.int64)
-    products = products_of(program) if sliced.any() else (none, none, none, none)
-    region_starts = Lists.by_row(regions.buffers, regions.buffers, len(program.allocations)).starts
-    return _Waits(
-        *(
-            Lists(*each)
-            for each in core.waits_of(
-                waiting, sliced, starts, olds, program.first_use, rows, region_starts, regions.shapes, regions.offsets,
-                regions.writes.starts, regions.writes.values, overlaps.starts, overlaps.values, *products,
-                machine.psum_banks,
-            )
-        )
-    )  # fmt: skip
-
-
-def _joined(found: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-    """What `rotated` says of each memory, as one."""
-    if not found:
-        none = np.zeros(0, np.int64)
-        return none, np.zeros(0, np.bool_), np.zeros(1, np.int64), none
-    waiting, sliced, _, olds = (np.concatenate(column) for column in zip(*found))
-    starts = np.zeros(len(waiting) + 1, np.int64)
-    np.cumsum(np.concatenate([np.diff(mine) for _, _, mine, _ in found]), out=starts[1:])
-    return waiting, sliced, starts, olds
 
 
 class _Prices:

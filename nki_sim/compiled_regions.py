@@ -192,7 +192,7 @@ def readers_of(
     template_ids: Array, operand_starts: Array, operands: Array, bases: Array, writes: Array, tensor: Array,
     buffers: int,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """As rotation.products_of. `tensor`: by template; the others as for `regions_of`."""
+    """As compiler.places._products_of. `tensor`: by template; the others as for `regions_of`."""
     others, starts, ends = np.zeros(buffers, np.bool_), np.zeros(buffers, np.int64), np.zeros(buffers, np.int64)
     for row in range(len(template_ids)):
         base = bases[template_ids[row]] - operand_starts[row]

@@ -24,6 +24,8 @@ DONE, NO_SPACE, TOO_MANY = range(3)
 # (-1 each where there is none); has it contents that are nowhere else; bytes touched since it came; how often it was
 # moved out hardly used; its place in the list of those inside; the place of its next use in `uses`.
 NOW, PLACE, CONSTANT, UNSAVED, USED, HARDLY_USED, INSIDE, NEXT = range(8)
+MOST_SLICED = 60
+# Operands of an instruction that can be slices: they are the bits of a number.
 # Columns of the rows that are made, and `counts` of what is made.
 WHAT, WHICH, PARTS, TURN = range(4)
 ROWS, OPERANDS, BUFFERS, TURNS, TILES, FREE = range(6)
@@ -71,7 +73,7 @@ def moved_out(
 def spilled(
     template_ids: Array, operand_starts: Array, operand_data: Array, bases: Array, reads: Array, writes: Array,
     nbytes: Array, steered: Array, slice_weights: Array, fills: Array, weights: Array, sizes: Array, mirrors: Array,
-    capacity: int, patience: int, most_added: int,
+    capacity: int, patience: int, together: int, most_added: int,
 ) -> tuple[int, Array, Array, Array, Array, Array]:  # fmt: skip
     """(how it ended; rows, [what, which, parts, turn] of each; where their operands begin; operands; new buffers,
     [what, of what] of each; by row of the program, its new number).
@@ -81,7 +83,8 @@ def spilled(
     instruction do not fit, and where more than `most_added` may be needed.
 
     reads, writes, nbytes, steered (has it indices?), slice_weights: by operand of a template, from `bases` on; fills:
-    by template; weights (-1 for what is no tile in SBUF), sizes, mirrors: by buffer.
+    by template; weights (-1 for what is no tile in SBUF), sizes, mirrors: by buffer. `together`: slices that there is
+    to be room for. Where an instruction's tiles do not fit, its row is the first of the last array.
     """
     rows, buffers, total = len(template_ids), len(weights), len(operand_data)
     use_starts = np.zeros(buffers + 1, np.int64)
@@ -136,6 +139,7 @@ def spilled(
                         and known[buffer, CONSTANT] < 0
                         and not steered[base + k]
                         and 2 * nbytes[base + k] < sizes[buffer]
+                        and k - low < MOST_SLICED
                     )
                     if turn == 0 and not small:
                         whole[buffer] = row
@@ -153,6 +157,7 @@ def spilled(
                 weights[buffer], row, weights, sizes, patience, known, stamps, uses, inside, made, starts, operands,
                 new, counts,
             ):  # fmt: skip
+                row_at[0] = row
                 return NO_SPACE, made[:0], starts[:1], operands[:0], new[:0], row_at
             counts[FREE] -= weights[buffer]
             known[buffer, USED] = 0
@@ -186,9 +191,12 @@ def spilled(
                     new[counts[BUFFERS], 0], new[counts[BUFFERS], 1] = SLICE, base + k
                     counts[BUFFERS] += 1
                     needed += slice_weights[base + k]
-            if not moved_out(
-                needed, row, weights, sizes, patience, known, stamps, uses, inside, made, starts, operands, new, counts
-            ):
+            moved_out(
+                together * needed, row, weights, sizes, patience, known, stamps, uses, inside, made, starts, operands,
+                new, counts,
+            )  # fmt: skip
+            if counts[FREE] < needed:
+                row_at[0] = row
                 return NO_SPACE, made[:0], starts[:1], operands[:0], new[:0], row_at
         turn, at, to, number = counts[TURNS], counts[ROWS], counts[OPERANDS], 0
         for k in range(low, high if parts > 0 else low):

@@ -1,7 +1,7 @@
 """Who waits for whom, which bytes are shared and which numbers are equal, on flat arrays: for Numba, as
 `nki_sim.compiled_walk` is.
 
-`nki_sim.compiler.rotation`, `compiler.loads`, `regions`, `ordering` and `structure` say what it means.
+`nki_sim.compiler.places`, `compiler.loads`, `regions`, `ordering` and `structure` say what it means.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 FUNCTIONS = (
-    "pushed", "by_row", "rotated", "live_together", "waits_of", "first_touches", "overlapping", "ordered", "numbers_of",
+    "pushed", "by_row", "handed_on", "waits_of", "first_touches", "overlapping", "ordered", "numbers_of",
     "since_last",
 )  # fmt: skip
 """In this order: each after those that it calls."""
@@ -47,80 +47,57 @@ def by_row(rows: Array, values: Array, count: int, total: int) -> tuple[Array, A
     return starts, found
 
 
-def rotated(
-    members: Array,
-    first: Array,
-    last: Array,
-    sites: Array,
-    needs: Array,
-    places: Array,
-    dying: Array,
-    fresh: int,
-    keeps_to_site: bool,
-) -> tuple[Array, Array, Array, Array]:
-    """As _Rotation.place: (buffers that wait, whether each waits by slices, starts, the older buffers of each)."""
-    buffers = len(needs)
-    left = np.zeros(buffers, np.int64)
-    head, tail = np.full(len(places), -1, np.int64), np.full(len(places), -1, np.int64)
-    after, before = np.full(buffers, -1, np.int64), np.full(buffers, -1, np.int64)
-    length = np.zeros(len(places), np.int64)
-    dead = np.empty(len(dying), np.int64)
-    died, oldest_dead = 0, 0
+def handed_on(
+    members: Array, first: Array, last: Array, needs: Array, kinds: Array, kind_count: int, dying: Array, fresh: int,
+    by_size: bool,
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    """(buffers that wait, whether each waits by slices, starts, the older buffers of each): compiler.places says what
+    it means.
+
+    first, last: row of the first and the last use, by buffer; needs: bytes, and kinds: a number below `kind_count` for
+    these; `members` in the order of their first, `dying` of their last use; `fresh`: bytes that nobody has had.
+    """
+    left = np.zeros(len(needs), np.int64)
+    head, tail = np.full(kind_count, -1, np.int64), np.full(kind_count, -1, np.int64)
+    after = np.full(len(needs), -1, np.int64)
+    died, oldest = 0, 0
     waiting, sliced = np.empty(len(members), np.int64), np.zeros(len(members), np.bool_)
     starts = np.zeros(len(members) + 1, np.int64)
     olds = np.empty(2 * len(members), np.int64)  # every buffer that waits takes all that is left of all but one
     events, total = 0, 0
     for k in range(len(members)):
         buffer = members[k]
-        at, site, need = first[buffer], sites[buffer], needs[buffer]
-        while died < len(dying) and last[dying[died]] < at:
-            dead[died] = dying[died]
-            left[dying[died]] = needs[dying[died]]
-            died += 1
-        while head[site] >= 0 and last[head[site]] < at and left[head[site]] == 0:
-            gone = head[site]
-            head[site] = after[gone]
-            if head[site] < 0:
-                tail[site] = -1
+        need, kind = needs[buffer], kinds[buffer]
+        while died < len(dying) and last[dying[died]] < first[buffer]:
+            gone = dying[died]
+            left[gone] = needs[gone]
+            if head[kinds[gone]] < 0:
+                head[kinds[gone]] = gone
             else:
-                before[head[site]] = -1
-            length[site] -= 1
-        after[buffer], before[buffer] = -1, tail[site]
-        if tail[site] >= 0:
-            after[tail[site]] = buffer
-        else:
-            head[site] = buffer
-        tail[site] = buffer
-        length[site] += 1
-        own, by_slices = -1, False
-        if length[site] > places[site] and left[head[site]] == need:
-            own = head[site]
-        elif need <= fresh:
+                after[tail[kinds[gone]]] = gone
+            tail[kinds[gone]] = gone
+            died += 1
+        if need <= fresh:
             fresh -= need
             continue
-        elif keeps_to_site:
-            own = head[site]
-            while own >= 0 and left[own] != need:
-                own = after[own]
-            by_slices = own >= 0
+        while oldest < died and left[dying[oldest]] == 0:
+            oldest += 1
+        own = -1
+        if by_size:
+            while head[kind] >= 0 and left[head[kind]] != need:  # another has taken some of its memory
+                head[kind] = after[head[kind]]
+            own = head[kind]
+        if own >= 0 and left[dying[oldest]] > need:  # a larger one has been dead for longer
+            own = -1
         if own >= 0:
-            if before[own] >= 0:
-                after[before[own]] = after[own]
-            else:
-                head[site] = after[own]
-            if after[own] >= 0:
-                before[after[own]] = before[own]
-            else:
-                tail[site] = before[own]
-            length[site] -= 1
             left[own] = 0
             olds[total] = own
             total += 1
         else:
             need -= fresh
             fresh = 0
-            while need > 0 and oldest_dead < died:
-                gone = dead[oldest_dead]
+            while need > 0 and oldest < died:
+                gone = dying[oldest]
                 if left[gone] != 0:
                     olds[total] = gone
                     total += 1
@@ -128,29 +105,11 @@ def rotated(
                     need -= taken
                     left[gone] -= taken
                 if left[gone] == 0:
-                    oldest_dead += 1
-        waiting[events], sliced[events] = buffer, by_slices
+                    oldest += 1
+        waiting[events], sliced[events] = buffer, own >= 0
         events += 1
         starts[events] = total
     return waiting[:events], sliced[:events], starts[: events + 1], olds[:total]
-
-
-def live_together(members: Array, first: Array, last: Array, sites: Array, dying: Array) -> Array:
-    """As rotation._live_together. `dying`: the members in the order of their last use."""
-    top = -1
-    for k in range(len(members)):
-        top = max(top, sites[members[k]])
-    live, most = np.zeros(top + 1, np.int64), np.zeros(top + 1, np.int64)
-    died = 0
-    for k in range(len(members)):
-        buffer = members[k]
-        while died < len(dying) and last[dying[died]] < first[buffer]:
-            live[sites[dying[died]]] -= 1
-            died += 1
-        site = sites[buffer]
-        live[site] += 1
-        most[site] = max(most[site], live[site])
-    return most
 
 
 def waits_of(
@@ -158,7 +117,14 @@ def waits_of(
     shapes: Array, offsets: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array,
     product_starts: Array, product_ends: Array, product_rows: Array, product_sums: Array, banks: int,
 ) -> tuple[tuple[Array, Array], ...]:  # fmt: skip
-    """As _close and _wait_by_slice, for every buffer that waits; by row, regions, groups and ends; groups' regions."""
+    """What rows wait for where buffers take over memory; by row, regions, groups and ends; groups' regions.
+
+    Whatever touches a buffer without having to wait for another that does, waits for all of the older ones: its first
+    row, and the first to write each of its regions. By slices, the first to write each waits for the same slice of the
+    older one, where there are the same. Where only matmuls read the older one (`product_*`), the compiler takes the
+    slices one after the other through as many sums as PSUM has banks (row A065: 16 slices of a tile that fills SBUF,
+    and TensorE never waits for them).
+    """
     regions = len(overlap_starts) - 1
     first_writer = np.full(regions, -1, np.int64)
     for row in range(rows - 1, -1, -1):

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from nki_sim.compiler.places import Waits, find_waits
 from nki_sim.compiler.queues import engine_that_waits, order_of_work
-from nki_sim.compiler.rotation import Waits, find_waits
 from nki_sim.cost import RESOURCES, Cost
 from nki_sim.dma_pool import Backfilling, DescriptorWriter
 from nki_sim.machine import Machine
@@ -58,29 +58,18 @@ def timed(
     """`held`: by instruction, ns before which it does not begin. `bound_ns`: of `nki_sim.schedule.resource_bound`."""
     regions = find_regions(program)
     waits = find_waits(program, machine, regions)
-    for after, befores in edges_by_end(program).items():
-        waits.ends[after] = (*waits.ends.get(after, ()), *befores)
     fetched = _fetched_operands(program, costs, regions)
     order: Sequence[int] = range(len(program))
     found = _run(program, machine, costs, regions, waits, fetched, held, bound_ns, order)
     engine = engine_that_waits(program, costs, found)
     if engine is not None:
-        by_rows = waits.by_row(len(program))
-        other = order_of_work(program, machine, costs, regions, by_rows, engine).tolist()
+        other = order_of_work(program, machine, costs, regions, waits, engine).tolist()
         again = _run(program, machine, costs, regions, waits, fetched, held, bound_ns, other)
         if again.latency_ns < found.latency_ns:
             order, found = other, again
     cold = _cold_matmuls(program, machine, costs, found)
     if cold:
         found = _run(program, machine, costs, regions, waits, fetched, held, bound_ns, order, cold)
-    return found
-
-
-def edges_by_end(program: Program) -> dict[int, dict[int, None]]:
-    """By instruction, those that it waits for by an explicit edge; each once, in their order."""
-    found: dict[int, dict[int, None]] = {}
-    for edge in program.edges:
-        found.setdefault(edge.after, {})[edge.before] = None
     return found
 
 
@@ -272,9 +261,8 @@ def _run(
     count = len(program)
     starts, issues, ends, readies, causes = [0.0] * count, [0.0] * count, [0.0] * count, [0.0] * count, [-1] * count
     latest = 0.0
-    closed_regions: list[tuple[int, ...]] = [()] * count
-    for row, closed in waits.regions.items():
-        closed_regions[row] = closed
+    closed_regions, members = waits.closed.tuples(), waits.members.tuples()
+    waits_for_groups, waits_for_ends = waits.groups.tuples(), waits.ends.tuples()
     tensor_waits = [0.0] * count
     for row, transfers in fetched.items():
         tensor_waits[row] = machine.tensor_wait_ns * transfers
@@ -282,9 +270,9 @@ def _run(
     for row in cold:
         is_cold[row] = 1
     stops = bytearray(count)
-    for row in (*waits.groups, *waits.ends, *held):
+    stopping = (np.diff(waits.groups.starts) > 0) | (np.diff(waits.ends.starts) > 0)
+    for row in (*np.flatnonzero(stopping).tolist(), *held):
         stops[row] = 1
-    waits_for_groups, waits_for_ends = waits.groups, waits.ends
     opened: dict[int, tuple[float, int]] = {}  # by group of regions, all of which stand in earlier rows
     each = [prepared[number] for number in program.template_ids.tolist()]
     columns = zip(
@@ -336,12 +324,12 @@ def _run(
             if held.get(i, 0.0) > ready:
                 ready = held[i]
                 cause = -1
-            for group in waits_for_groups.get(i, ()):
+            for group in waits_for_groups[i]:
                 if group not in opened:
-                    opened[group] = _after(waits.group_regions[group], 0.0, -1, visible, writer, read_until, reader)
+                    opened[group] = _after(members[group], 0.0, -1, visible, writer, read_until, reader)
                 if opened[group][0] > ready:
                     ready, cause = opened[group]
-            for before in waits_for_ends.get(i, ()):
+            for before in waits_for_ends[i]:
                 when = ends[before]
                 if when > ready:
                     ready = when
