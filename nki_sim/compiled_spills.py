@@ -40,11 +40,7 @@ def moved_out(
         tile = -1
         for at in range(counts[TILES]):
             other = inside[at]
-            if stamps[other] != row and (
-                tile < 0
-                or uses[known[other, NEXT]] > uses[known[tile, NEXT]]
-                or (uses[known[other, NEXT]] == uses[known[tile, NEXT]] and other > tile)
-            ):
+            if stamps[other] != row and (tile < 0 or uses[known[other, NEXT]] > uses[known[tile, NEXT]]):
                 tile = other
         if tile < 0:
             return False
@@ -107,7 +103,7 @@ def spilled(
             buffer = operand_data[k, 0]
             if weights[buffer] >= 0 and stamps[buffer] != row:
                 stamps[buffer] = row
-                uses[known[buffer, NEXT]] = row
+                uses[known[buffer, NEXT]] = k
                 known[buffer, NEXT] += 1
     for buffer in range(buffers):
         known[buffer, NEXT] = use_starts[buffer]

@@ -479,7 +479,7 @@ _TRN2_OWN: Table = {
     "vector_clock_ghz": (0.96, _ARCH2, "documented"),
     "scalar_clock_ghz": (1.2, _ARCH2, "documented"),
     "gpsimd_clock_ghz": (1.2, _ARCH2, "documented"),
-    "vector_issue_cycles": (20.0, "C04: 553 ns per 512 columns added; K031", "fitted"),
+    "vector_issue_cycles": (20.0, "K031: at most 29 ns besides the elements", "fitted"),
     "vector_psum_issue_cycles": (65.0, "Q073-Q090, K = 256: 617 ns per 512 columns added", "fitted"),
     "scalar_issue_cycles": (64.0, "least issue interval in the published formulas", "prior"),
     "gpsimd_issue_cycles": (0.0, "contained in the 150 cycles of its programs", "prior"),
@@ -489,7 +489,7 @@ _TRN2_OWN: Table = {
     "gpsimd_latency_ns": (100.0, "like Vector", "prior"),
     "vector_perf_copy_16bit": (4.0, _ARCH2 + ", Vector performance mode", "documented"),
     "vector_perf_copy_16bit_slow": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
-    "vector_perf_copy_32bit": (2.0, "256-wide datapath for 4-byte types; M24: 481 ns for 512 elements", "fitted"),
+    "vector_perf_copy_32bit": (1.65, "M24: 481 ns for 512 elements, of which 157 as in M22, M23", "fitted"),
     "vector_perf_tensor_16bit": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
     "stride_limit_bytes": (16, _ARCH1 + ", access pattern: SBUF and PSUM", "documented"),
     "stride_slowdown": (2.0, _ARCH1 + ", access pattern: each read or write interface", "documented"),
@@ -623,7 +623,7 @@ TRN2: Machine = _filled(
     _TRN2,
     name="trn2",
     product="Trainium2",
-    calibration="calibrated: fitted to published trn2 measurements, 240 whole kernels and 20 micro rows",
+    calibration="calibrated: fitted to published trn2 measurements, 276 whole kernels and 20 micro rows",
 )
 TRN3: Machine = _filled(
     Machine,

@@ -138,7 +138,6 @@ CONSTANTS: tuple[Constant, ...] = (
         "throttle_utilization", "load that keeps Tensor warm", engines.COOLING, engines.COLD, 0.15, 0.95, steps=True
     ),
     # what the compiler decides
-    Constant("rotation_depth", "places that a loop's tile goes through", dma.ROTATION, dma.NOTHING, 1, 12, steps=True),
     Constant(
         "reload_window_bytes", "bytes for which a loaded tile is remembered", dma.RELOADS, dma.NOTHING, 8192, 400_000,
         steps=True,

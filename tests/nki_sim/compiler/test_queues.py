@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.device_mamba import mamba
 from nki_sim.compiler.queues import engine_that_waits, order_of_work
-from nki_sim.compiler.rotation import find_waits
+from nki_sim.compiler.places import find_waits
 from nki_sim.compiler.spills import with_spills
 from nki_sim.cost import RESOURCES, cost
 from nki_sim.machine import TRN2, Machine
@@ -29,7 +29,7 @@ AS_WRITTEN = replace(TRN2, reorder_reach=1)
 
 def ordered(program: Program, machine: Machine, engine: int = VECTOR) -> np.ndarray:
     regions = find_regions(program)
-    waits = find_waits(program, machine, regions).by_row(len(program))
+    waits = find_waits(program, machine, regions)
     costs = [cost(template, machine) for template in program.templates]
     return order_of_work(program, machine, costs, regions, waits, engine)
 
@@ -37,23 +37,23 @@ def ordered(program: Program, machine: Machine, engine: int = VECTOR) -> np.ndar
 def waited_for(program: Program, machine: Machine) -> list[set[int]]:
     """By row: every row before it that touches what it touches, or that it waits for besides."""
     regions = find_regions(program)
-    waits = find_waits(program, machine, regions)
+    closed_at, groups_at, ends_at, members = (lists.tuples() for lists in find_waits(program, machine, regions))
     touches, writes = [set(each) for each in regions.read], [set(each) for each in regions.written]
     found: list[set[int]] = []
     for row in range(len(program)):
         near = [{each, *(regions.overlaps[each] or ())} for each in (*regions.read[row], *regions.written[row])]
         mine = set().union(*near)
         changed = set().union(*near[len(regions.read[row]) :])
-        closed = set(waits.regions.get(row, ()))
-        for group in waits.groups.get(row, ()):
-            closed |= set(waits.group_regions[group])
+        closed = set(closed_at[row])
+        for group in groups_at[row]:
+            closed |= set(members[group])
         found.append(
             {
                 before
                 for before in range(row)
                 if writes[before] & (mine | closed) or touches[before] & (changed | closed)
             }
-            | set(waits.ends.get(row, ()))
+            | set(ends_at[row])
         )
     return found
 
