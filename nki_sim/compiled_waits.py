@@ -48,17 +48,17 @@ def by_row(rows: Array, values: Array, count: int, total: int) -> tuple[Array, A
 
 
 def handed_on(
-    members: Array, first: Array, last: Array, needs: Array, kinds: Array, kind_count: int, dying: Array, fresh: int,
+    members: Array, first: Array, last: Array, needs: Array, sizes: Array, size_count: int, dying: Array, fresh: int,
     by_size: bool,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     """(buffers that wait, whether each waits by slices, starts, the older buffers of each): compiler.places says what
     it means.
 
-    first, last: row of the first and the last use, by buffer; needs: bytes, and kinds: a number below `kind_count` for
+    first, last: row of the first and the last use, by buffer; needs: bytes, and sizes: a number below `size_count` for
     these; `members` in the order of their first, `dying` of their last use; `fresh`: bytes that nobody has had.
     """
     left = np.zeros(len(needs), np.int64)
-    head, tail = np.full(kind_count, -1, np.int64), np.full(kind_count, -1, np.int64)
+    head, tail = np.full(size_count, -1, np.int64), np.full(size_count, -1, np.int64)
     after = np.full(len(needs), -1, np.int64)
     died, oldest = 0, 0
     waiting, sliced = np.empty(len(members), np.int64), np.zeros(len(members), np.bool_)
@@ -67,15 +67,15 @@ def handed_on(
     events, total = 0, 0
     for k in range(len(members)):
         buffer = members[k]
-        need, kind = needs[buffer], kinds[buffer]
+        need, size = needs[buffer], sizes[buffer]
         while died < len(dying) and last[dying[died]] < first[buffer]:
             gone = dying[died]
             left[gone] = needs[gone]
-            if head[kinds[gone]] < 0:
-                head[kinds[gone]] = gone
+            if head[sizes[gone]] < 0:
+                head[sizes[gone]] = gone
             else:
-                after[tail[kinds[gone]]] = gone
-            tail[kinds[gone]] = gone
+                after[tail[sizes[gone]]] = gone
+            tail[sizes[gone]] = gone
             died += 1
         if need <= fresh:
             fresh -= need
@@ -84,9 +84,9 @@ def handed_on(
             oldest += 1
         own = -1
         if by_size:
-            while head[kind] >= 0 and left[head[kind]] != need:  # another has taken some of its memory
-                head[kind] = after[head[kind]]
-            own = head[kind]
+            while head[size] >= 0 and left[head[size]] != need:  # another has taken some of its memory
+                head[size] = after[head[size]]
+            own = head[size]
         if own >= 0 and left[dying[oldest]] > need:  # a larger one has been dead for longer
             own = -1
         if own >= 0:
