@@ -1,9 +1,9 @@
 """Placing buffers: which earlier buffers each one takes the memory of, and so has to wait for.
 
 The compiler hands out memory that nobody has had as long as there is any, and then what has been dead longest: a loop
-runs ahead of itself as far as the memory goes. That follows from when buffers live, in the order of the rows, and from how
-large they are; which line of the kernel made one, and under which name, is not asked. (Places for what one instruction
-of a loop fills would put 89 % of the blocked matmuls' pairs in order, places by size alone 91 %.)
+runs ahead of itself as far as the memory goes. That follows from when buffers live, in the order of the rows, and from
+how large they are; which line of the kernel made one, and under which name, is not asked. (Places for what one
+instruction of a loop fills would put 89 % of the blocked matmuls' pairs in order, places by size alone 91 %.)
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ PSUM_ISSUE = TRN2.vector_psum_issue_cycles
         (
             lambda: nisa.tensor_copy(dst=tile(512, nl.bfloat16), src=tile(512, nl.bfloat16, nl.psum)),
             "vector",
-            (256 + ISSUE) * VECTOR_CYCLE,
+            (256 + PSUM_ISSUE) * VECTOR_CYCLE,
         ),
         (lambda: nisa.tensor_copy(dst=tile(), src=tile(buffer=nl.psum)), "vector", (512 + PSUM_ISSUE) * VECTOR_CYCLE),
         (lambda: nisa.reciprocal(dst=tile(128), data=tile(128)), "vector", (8 * 128 + ISSUE) * VECTOR_CYCLE),
