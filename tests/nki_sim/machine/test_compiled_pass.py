@@ -162,18 +162,22 @@ def test_slices_of_tiles_that_stay_outside(core: None) -> None:
     assert slices and len(timeline.program.edges) == 2
 
 
-def test_where_there_is_no_space_for_all_that_is_added_there_is_more_the_next_time() -> None:
+def test_where_there_is_no_space_for_all_that_is_added_there_is_more_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[int] = []
+    text = compiled_spills.spilled
 
     def spilled(*given_: Any) -> Any:
         asked.append(given_[-1])
-        return compiled_spills.spilled(*given_[:-1], given_[-1] // 64)
+        return text(*given_[:-1], given_[-1] // 64)
 
-    program = shared_tiles(3, 60, 0.2)
-    capacity = 4 * 5 * TILE_BYTES
-    found = spills._by_machine_code(SimpleNamespace(spilled=spilled), program, capacity)
-    assert found is not None and len(asked) > 1 and asked == sorted(asked)
-    expected = spills._Spilling(program, capacity).run()
+    program, machine = shared_tiles(3, 60, 0.2), replace(TRN2, sbuf_partition_bytes=5 * TILE_BYTES)
+    with compiled.using(False):
+        expected = spills.with_spills(program, machine)
+        monkeypatch.setattr(compiled_spills, "spilled", spilled)
+        found = spills.with_spills(program, machine)
+    assert found is not program and len(asked) > 1 and asked == sorted(asked)
     assert dumps(found) == dumps(expected)
 
 

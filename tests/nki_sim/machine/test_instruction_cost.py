@@ -311,6 +311,33 @@ def test_the_issuing_engine_decides_the_queue(engine: Any, queue: str, issue_ns:
     assert (paid.resource, paid.busy_ns) == (queue, issue_ns)
 
 
+def test_an_address_in_sbuf_costs_a_register_access_and_one_in_a_register_does_not() -> None:
+    """Of rows P009 to P012 and P021 to P024, some 0.65 us for each row gathered so."""
+
+    def load(*, indirect: bool) -> Callable[[Any, Any], None]:
+        def body(source: Any, result: Any) -> None:
+            index = tile(1, nl.int32, partitions=1)
+            at = {"scalar_offset": index, "indirect_dim": 1} if indirect else {}
+            nisa.dma_copy(dst=tile(1, partitions=1), src=source.ap([[512, 1], [1, 1]], **at))
+            nisa.dma_copy(dst=result, src=source)
+
+        return body
+
+    steered, plain = (cost(traced(load(indirect=each)).templates[0], TRN2) for each in (True, False))
+    assert steered.busy_ns - plain.busy_ns == pytest.approx(TRN2.register_access_ns)
+
+
+def test_vector_issues_later_where_it_reads_psum_and_its_result_is_there_as_early() -> None:
+    """M22, M23: the sum of both; C04 and the bf16 rows: the issue alone, 617 ns for 512 columns."""
+    reading, writing = (
+        price(lambda: nisa.tensor_tensor(dst=tile(buffer=to), data1=tile(), data2=tile(buffer=of), op=nl.add))
+        for to, of in ((nl.sbuf, nl.psum), (nl.psum, nl.sbuf))
+    )
+    assert reading.busy_ns == pytest.approx((512 + 65) / TRN2.vector_clock_ghz)
+    assert reading.busy_ns - writing.busy_ns == pytest.approx(45 / TRN2.vector_clock_ghz)
+    assert reading.busy_ns + reading.latency_ns == pytest.approx(writing.busy_ns + writing.latency_ns)
+
+
 def test_traffic_is_counted_where_it_happens() -> None:
     load = cost(
         traced(lambda source, result: (nisa.dma_copy(tile(), source), nisa.dma_copy(result, source))).templates[0],
