@@ -154,6 +154,8 @@ NOT_MEASURED: Mapping[str, str] = {
     "profiler_transfer_ns": "a profile shows only its sum with dma_software_issue_ns",
     "launch_ns": "the runtime's, in no profile and in no simulated latency",
     "throttle_window_ns": "documented; without it the load at which Tensor cools would mean nothing",
+    "vector_psum_issue_cycles": "no kernel here keeps Vector busy with reading PSUM alone",
+    "hbm_sustained": "it takes two cores to fill their stack, and these kernels run on one",
     "dma_unaligned_row_ns": "no kernel here has rows that end within what HBM moves at once",
     "stride_slowdown": "documented; what weights take to load is measured by it",
 }
