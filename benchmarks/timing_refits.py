@@ -43,6 +43,7 @@ FITTED: Mapping[str, Constant] = {
     "throttle_window_ns": Constant(3_000.0, (3_000.0, 4_000.0, 5_000.0)),
     "vector_issue_cycles": Constant(64.0, (0.0, 20.0, 64.0)),
     "vector_psum_issue_cycles": Constant(64.0, (20.0, 43.0, 65.0)),
+    "hbm_sustained": Constant(1.0, (0.844, 0.92, 1.0)),
     "profiler_ns": Constant(0.0, (0.0, 5_000.0, 10_000.0, 15_000.0)),
     "profiler_transfer_ns": Constant(0.0, (0.0, 45.0, 90.0, 135.0)),
 }

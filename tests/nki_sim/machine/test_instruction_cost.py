@@ -329,10 +329,11 @@ def test_an_address_in_sbuf_costs_a_register_access_and_one_in_a_register_does_n
 
 def test_vector_issues_later_where_it_reads_psum_and_its_result_is_there_as_early() -> None:
     """M22, M23: the sum of both; C04 and the bf16 rows: the issue alone, 617 ns for 512 columns."""
-    reading, writing = (
-        price(lambda: nisa.tensor_tensor(dst=tile(buffer=to), data1=tile(), data2=tile(buffer=of), op=nl.add))
-        for to, of in ((nl.sbuf, nl.psum), (nl.psum, nl.sbuf))
-    )
+
+    def added(to: Any, of: Any) -> Cost:
+        return price(lambda: nisa.tensor_tensor(dst=tile(buffer=to), data1=tile(), data2=tile(buffer=of), op=nl.add))
+
+    reading, writing = added(nl.sbuf, nl.psum), added(nl.psum, nl.sbuf)
     assert reading.busy_ns == pytest.approx((512 + 65) / TRN2.vector_clock_ghz)
     assert reading.busy_ns - writing.busy_ns == pytest.approx(45 / TRN2.vector_clock_ghz)
     assert reading.busy_ns + reading.latency_ns == pytest.approx(writing.busy_ns + writing.latency_ns)
