@@ -131,6 +131,8 @@ class Machine:
     """Per partition."""
     hbm_bytes_per_ns: float
     """What the profiler divides by for MBU."""
+    hbm_sustained: float
+    """Share of that rate which two cores that use the stack at once keep up together."""
 
     # TensorE
     tensor_clock_ghz: float
@@ -175,6 +177,8 @@ class Machine:
     scalar_issue_cycles: float
     gpsimd_issue_cycles: float
     """*_issue_cycles: added to every instruction; the engine is busy."""
+    vector_psum_issue_cycles: float
+    """Of an instruction of Vector's that reads PSUM, in place of vector_issue_cycles; its result is there as early."""
     vector_latency_ns: float
     scalar_latency_ns: float
     scalar_function_latency_ns: float
@@ -238,8 +242,8 @@ class Machine:
     """Read-add-write transfers (dma_compute)."""
 
     # what the compiler decides
-    rotation_depth: int
-    """Places that a tile allocated in a loop rotates through."""
+    renames_tiles: bool
+    """A tile that is written anew as a whole is a new one."""
     reload_window_bytes: int
     """Of a partition, of other tiles allocated since: a tile loaded again sooner is not loaded."""
     reorder_reach: int
@@ -324,6 +328,9 @@ _SLOW = Source("NKI isa pages of SDK v2.26.1; above one cycle per element, which
 _UNPUBLISHED = Source("not published; like its kin", "prior")
 _GPSIMD = Source("not published; 150 cycles to start a GpSimd program, then one element per cycle", "prior")
 
+_LIKE_A_SCAN = Source("not published; each element waits for the one before, as tensor_tensor_scan", "prior")
+_ACROSS_PARTITIONS = Source("not published; a program that reads once and halves 128 partitions 7 times", "prior")
+
 _RATES_V2_26 = {
     # SDK v2.26.1 nki.isa pages: "max(64, N) cycles" unless said
     "tensor_copy": Rate(source=_COPIES),
@@ -332,7 +339,7 @@ _RATES_V2_26 = {
     "scalar_tensor_tensor": Rate(source=_PAIRS),
     "tensor_reduce": Rate(source=_SUMS),
     "tensor_scalar_reduce": Rate(fixed=64),
-    "tensor_scalar_cumulative": Rate(source=_UNPUBLISHED),
+    "tensor_scalar_cumulative": Rate(per_element=2, source=_LIKE_A_SCAN),
     "tensor_tensor_scan": Rate(per_element=2, source=_SLOW),
     "select_reduce": Rate(per_element=2, source=_UNPUBLISHED),
     "tensor_copy_predicated": Rate(per_element=2, source=_SLOW),
@@ -358,7 +365,7 @@ _RATES_V2_26 = {
     "iota": Rate(fixed=150, minimum=1),
     "local_gather": Rate(fixed=150, minimum=1, source=_GPSIMD),
     "nc_n_gather": Rate(fixed=150, minimum=1, source=_GPSIMD),
-    "tensor_partition_reduce": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "tensor_partition_reduce": Rate(per_element=8, fixed=150, minimum=1, source=_ACROSS_PARTITIONS),
     "nonzero_with_count": Rate(fixed=150, minimum=1, source=_GPSIMD),
     "sequence_bounds": Rate(fixed=150, minimum=1, source=_GPSIMD),
     "topk": Rate(
@@ -457,6 +464,7 @@ _TRN2_OWN: Table = {
     "sbuf_partition_bytes": (212_984, _SBUF, "documented"),
     "sbuf_physical_partition_bytes": (224 << 10, _ARCH2 + ": 224 KiB", "documented"),
     "hbm_bytes_per_ns": (716.0, "profiler MBU of the matmul tutorial (C01: 272 GB/s = 38.06 %)", "measured"),
+    "hbm_sustained": (0.844, "G003: 1,250 MB in 2,070 us, two cores: 604 of 716 bytes/ns", "fitted"),
     "tensor_clock_ghz": (2.4, _ARCH2, "documented"),
     "tensor_min_cycles": (64, _TABLE[0], "documented"),
     "tensor_fp32_passes": (4, _ARCH2 + "; M17: 859 ns for 512 columns", "documented"),
@@ -480,7 +488,8 @@ _TRN2_OWN: Table = {
     "vector_clock_ghz": (0.96, _ARCH2, "documented"),
     "scalar_clock_ghz": (1.2, _ARCH2, "documented"),
     "gpsimd_clock_ghz": (1.2, _ARCH2, "documented"),
-    "vector_issue_cycles": (20.0, "C04: 553 ns per 512 columns added; K031", "fitted"),
+    "vector_issue_cycles": (20.0, "K031: at most 29 ns besides the elements", "fitted"),
+    "vector_psum_issue_cycles": (65.0, "Q073-Q090, K = 256: 617 ns per 512 columns added", "fitted"),
     "scalar_issue_cycles": (64.0, "least issue interval in the published formulas", "prior"),
     "gpsimd_issue_cycles": (0.0, "contained in the 150 cycles of its programs", "prior"),
     "vector_latency_ns": (136.0, "M22, M23: 157 ns beside one element per cycle, less issue", "fitted"),
@@ -527,7 +536,7 @@ _TRN2_OWN: Table = {
         "contested",
     ),
     "dma_accumulate_efficiency": (0.5, "Trainium3 architecture guide, of earlier generations", "documented"),
-    "rotation_depth": (3, "A001-D010, K001-K014: three or four fit, two and unlimited do not", "fitted"),
+    "renames_tiles": (True, "Q096, Q099: a tile filled in every pass is as fast as a new one", "measured"),
     "reload_window_bytes": (
         106_492,
         "L001, Q067-Q072: half of SBUF; C01 reloads from further",
@@ -628,7 +637,7 @@ TRN2: Machine = _filled(
     _TRN2,
     name="trn2",
     product="Trainium2",
-    calibration="calibrated: fitted to published trn2 measurements, 240 whole kernels and 20 micro rows",
+    calibration="calibrated: fitted to published trn2 measurements, 276 whole kernels and 20 micro rows",
 )
 TRN3: Machine = _filled(
     Machine,
@@ -652,7 +661,7 @@ what only it has can be named, not run."""
 
 def compiled_by_beta1(core: Machine) -> Machine:
     """The generation as the compiler of NKI's first beta (`neuronxcc.nki`) used it, which decided otherwise."""
-    return replace(core, tensor_runs_ahead=True)
+    return replace(core, tensor_runs_ahead=True, renames_tiles=False)
 
 
 def machine(name: str) -> Machine:

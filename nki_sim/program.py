@@ -9,7 +9,7 @@ operand). A program can be stored, shipped, executed on arrays and timed without
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
 from math import prod
@@ -297,6 +297,13 @@ class Program:
         numbers = {site: number for number, site in enumerate(examples)}
         of_kind = np.array([numbers[_SITE(kind)] for kind in self.allocations.kinds], np.int64)
         return Sites(of_kind[self.allocations.kind_of], tuple(examples.values()))
+
+    @cached_property
+    def kinds(self) -> np.ndarray:
+        """int64 [instructions]: a number for its template, the same for templates that differ in their lines only."""
+        known: dict[Template, int] = {}
+        alike = [known.setdefault(replace(template, line=0), len(known)) for template in self.templates]
+        return np.array(alike, np.int64)[self.template_ids]
 
     @cached_property
     def operand_rows(self) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 from nki_sim import machine_code, schedule_pass
 from nki_sim.collector import collector_resting
 from nki_sim.compiler.loads import order_of_need, without_repeated_loads
+from nki_sim.compiler.renames import with_a_tile_for_each_content
 from nki_sim.compiler.spills import Spill, with_spills
 from nki_sim.cost import RESOURCES, Cost, cost
 from nki_sim.machine import Machine
@@ -135,7 +136,8 @@ def compiled(program: Program, machine: Machine) -> Program:
 
     Raises NotSupported where a device loop is too long, CapacityExceeded where one instruction's tiles do not fit.
     """
-    program = without_repeated_loads(unrolled(program), machine)
+    program = with_a_tile_for_each_content(unrolled(program), machine)
+    program = without_repeated_loads(program, machine)
     order = order_of_need(program)
     if (np.diff(order) != 1).any():
         program = program.with_rows(order)

@@ -103,7 +103,7 @@ def shorten(program: Program, machine: Machine) -> Shortened | None:
     """The program without most iterations of its main loop; None when nothing is gained."""
     if program.edges or program.loops or not len(program):
         return None
-    found = find_repetition(program.template_ids, dependence_structure(program))
+    found = find_repetition(program.kinds, dependence_structure(program))
     if found is None:
         return None
     kept = max(_FEWEST_KEPT, -(-_ROWS_KEPT // found.period), _FILLS * _iterations_that_fill(program, found, machine))

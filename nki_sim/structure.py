@@ -20,7 +20,7 @@ def dependence_structure(program: Program) -> np.ndarray:
     The numbers are sums of random multiples, drawn anew each time: no kernel can aim at two that only look alike.
     """
     mix = _Mix()
-    rows_sum = mix(program.template_ids.astype(np.int64))
+    rows_sum = mix(program.kinds)
     if not len(program.operand_data):
         return rows_sum
     touches = _Touches(program)

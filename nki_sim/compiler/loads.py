@@ -55,10 +55,10 @@ def without_repeated_loads(program: Program, machine: Machine) -> Program:
     if program.edges:
         return program
     rows = _whole_loads(program)
-    ids, starts, data = program.template_ids, program.operand_starts, program.operand_data
+    kinds, starts, data = program.kinds, program.operand_starts, program.operand_data
     tiles, (sources, offsets) = data[starts[rows], 0], data[starts[rows] + 1].T
     born = _bytes_before(program)[rows]
-    what = numbered(numbered(ids[rows], sources), offsets)
+    what = numbered(numbered(kinds[rows], sources), offsets)
     numbers, distinct = numbers_of(what)
     older = serving(numbers, len(distinct), tiles, born, machine.reload_window_bytes)
     again = older >= 0

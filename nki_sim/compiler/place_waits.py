@@ -1,6 +1,6 @@
 """Which tiles take whose places, and what rows therefore wait for, on flat arrays.
 
-`compiler.rotation` says what it means.
+`compiler.places` says what it means.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def readers_of(
     template_ids: Ints, operand_starts: Ints, operands: IntTable, bases: Ints, writes: Bools, tensor: Bools,
     buffers: int,
 ) -> tuple[Ints, Ints, Ints, Ints]:  # fmt: skip
-    """As rotation.products_of. `tensor`: by template; the others as for region_lists.regions_of."""
+    """As places._products_of. `tensor`: by template; the others as for region_lists.regions_of."""
     others, starts, ends = np.zeros(buffers, np.bool_), np.zeros(buffers, np.int64), np.zeros(buffers, np.int64)
     for row in range(len(template_ids)):
         base = bases[template_ids[row]] - operand_starts[row]
@@ -68,84 +68,57 @@ def by_row(rows: Ints, values: Ints, count: int, total: int) -> tuple[Ints, Ints
 
 
 @jit
-def rotated(
-    members: Ints,
-    first: Ints,
-    last: Ints,
-    sites: Ints,
-    needs: Ints,
-    places: Ints,
-    dying: Ints,
-    fresh: int,
-    keeps_to_site: bool,
-) -> tuple[Ints, Bools, Ints, Ints]:
-    """(buffers that wait, whether each waits by slices, starts, the older buffers of each).
+def handed_on(
+    members: Ints, first: Ints, last: Ints, needs: Ints, sizes: Ints, size_count: int, dying: Ints, fresh: int,
+    by_size: bool,
+) -> tuple[Ints, Bools, Ints, Ints]:  # fmt: skip
+    """(buffers that wait, whether each waits by slices, starts, the older buffers of each): compiler.places says what
+    it means.
 
-    members: in the order of their first use; dying: the same in the order of their last; first, last, sites, needs
-    (weights): by buffer; places: how many each site rotates through; fresh: what no buffer has taken yet.
+    first, last: row of the first and the last use, by buffer; needs: bytes, and sizes: a number below `size_count` for
+    these; `members` in the order of their first, `dying` of their last use; `fresh`: bytes that nobody has had.
     """
-    buffers = len(needs)
-    left = np.zeros(buffers, np.int64)
-    head, tail = np.full(len(places), -1, np.int64), np.full(len(places), -1, np.int64)
-    after, before = np.full(buffers, -1, np.int64), np.full(buffers, -1, np.int64)
-    length = np.zeros(len(places), np.int64)
-    dead = np.empty(len(dying), np.int64)
-    died, oldest_dead = 0, 0
+    left = np.zeros(len(needs), np.int64)
+    head, tail = np.full(size_count, -1, np.int64), np.full(size_count, -1, np.int64)
+    after = np.full(len(needs), -1, np.int64)
+    died, oldest = 0, 0
     waiting, sliced = np.empty(len(members), np.int64), np.zeros(len(members), np.bool_)
     starts = np.zeros(len(members) + 1, np.int64)
     olds = np.empty(2 * len(members), np.int64)  # every buffer that waits takes all that is left of all but one
     events, total = 0, 0
     for k in range(len(members)):
         buffer = members[k]
-        at, site, need = first[buffer], sites[buffer], needs[buffer]
-        while died < len(dying) and last[dying[died]] < at:
-            dead[died] = dying[died]
-            left[dying[died]] = needs[dying[died]]
-            died += 1
-        while head[site] >= 0 and last[head[site]] < at and left[head[site]] == 0:
-            gone = head[site]
-            head[site] = after[gone]
-            if head[site] < 0:
-                tail[site] = -1
+        need, size = needs[buffer], sizes[buffer]
+        while died < len(dying) and last[dying[died]] < first[buffer]:
+            gone = dying[died]
+            left[gone] = needs[gone]
+            if head[sizes[gone]] < 0:
+                head[sizes[gone]] = gone
             else:
-                before[head[site]] = -1
-            length[site] -= 1
-        after[buffer], before[buffer] = -1, tail[site]
-        if tail[site] >= 0:
-            after[tail[site]] = buffer
-        else:
-            head[site] = buffer
-        tail[site] = buffer
-        length[site] += 1
-        own, by_slices = -1, False
-        if length[site] > places[site] and left[head[site]] == need:
-            own = head[site]
-        elif need <= fresh:
+                after[tail[sizes[gone]]] = gone
+            tail[sizes[gone]] = gone
+            died += 1
+        if need <= fresh:
             fresh -= need
             continue
-        elif keeps_to_site:
-            own = head[site]
-            while own >= 0 and left[own] != need:
-                own = after[own]
-            by_slices = own >= 0
+        while oldest < died and left[dying[oldest]] == 0:
+            oldest += 1
+        own = -1
+        if by_size:
+            while head[size] >= 0 and left[head[size]] != need:  # another has taken some of its memory
+                head[size] = after[head[size]]
+            own = head[size]
+        if own >= 0 and left[dying[oldest]] > need:  # a larger one has been dead for longer
+            own = -1
         if own >= 0:
-            if before[own] >= 0:
-                after[before[own]] = after[own]
-            else:
-                head[site] = after[own]
-            if after[own] >= 0:
-                before[after[own]] = before[own]
-            else:
-                tail[site] = before[own]
-            length[site] -= 1
             left[own] = 0
             olds[total] = own
             total += 1
         else:
             need -= fresh
             fresh = 0
-            while need > 0 and oldest_dead < died:
-                gone = dead[oldest_dead]
+            while need > 0 and oldest < died:
+                gone = dying[oldest]
                 if left[gone] != 0:
                     olds[total] = gone
                     total += 1
@@ -153,31 +126,11 @@ def rotated(
                     need -= taken
                     left[gone] -= taken
                 if left[gone] == 0:
-                    oldest_dead += 1
-        waiting[events], sliced[events] = buffer, by_slices
+                    oldest += 1
+        waiting[events], sliced[events] = buffer, own >= 0
         events += 1
         starts[events] = total
     return waiting[:events], sliced[:events], starts[: events + 1], olds[:total]
-
-
-@jit
-def live_together(members: Ints, first: Ints, last: Ints, sites: Ints, dying: Ints) -> Ints:
-    """By site: the most of its buffers that are live at once, which a helper function makes of one line. `dying`: the
-    members in the order of their last use."""
-    top = -1
-    for k in range(len(members)):
-        top = max(top, sites[members[k]])
-    live, most = np.zeros(top + 1, np.int64), np.zeros(top + 1, np.int64)
-    died = 0
-    for k in range(len(members)):
-        buffer = members[k]
-        while died < len(dying) and last[dying[died]] < first[buffer]:
-            live[sites[dying[died]]] -= 1
-            died += 1
-        site = sites[buffer]
-        live[site] += 1
-        most[site] = max(most[site], live[site])
-    return most
 
 
 @jit
@@ -186,14 +139,13 @@ def waits_of(
     shapes: Ints, offsets: Ints, written_starts: Ints, written: Ints, overlap_starts: Ints, overlaps: Ints,
     product_starts: Ints, product_ends: Ints, product_rows: Ints, product_sums: Ints, banks: int,
 ) -> tuple[tuple[Ints, Ints], ...]:  # fmt: skip
-    """What rows wait for where a buffer takes the place of others: by row, regions, groups and rows that end; groups'
-    regions.
+    """What rows wait for where buffers take over memory; by row, regions, groups and ends; groups' regions.
 
-    Whatever touches the buffer without having to wait for another that does, waits for the end of all `olds`: its
-    first row, and the first to write each of its regions. A buffer that waits by slices has one older buffer, and each
-    slice waits for the same slice of it; for all of it where the slices differ. Where only matmuls read that one, the
-    compiler takes the slices one after the other through as many sums as PSUM has banks (row A065: 16 slices of a tile
-    that fills SBUF, and TensorE never waits for them).
+    Whatever touches a buffer without having to wait for another that does, waits for all of the older ones: its first
+    row, and the first to write each of its regions. By slices, the first to write each waits for the same slice of the
+    older one, where there are the same. Where only matmuls read the older one (`product_*`), the compiler takes the
+    slices one after the other through as many sums as PSUM has banks (row A065: 16 slices of a tile that fills SBUF,
+    and TensorE never waits for them).
     """
     regions = len(overlap_starts) - 1
     first_writer = np.full(regions, -1, np.int64)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from nki_sim.compiler.rotation import Waits
+from nki_sim.compiler.places import Waits
 from nki_sim.compiler.work_order import near_befores, ordered_work
 from nki_sim.cost import RESOURCES, Cost
 from nki_sim.machine import Machine

@@ -36,11 +36,7 @@ def moved_out(
         tile = -1
         for at in range(counts[TILES]):
             other = inside[at]
-            if stamps[other] != row and (
-                tile < 0
-                or uses[known[other, NEXT]] > uses[known[tile, NEXT]]
-                or (uses[known[other, NEXT]] == uses[known[tile, NEXT]] and other > tile)
-            ):
+            if stamps[other] != row and (tile < 0 or uses[known[other, NEXT]] > uses[known[tile, NEXT]]):
                 tile = other
         if tile < 0:
             return False
@@ -70,7 +66,7 @@ def moved_out(
 def spilled(
     template_ids: Ints, operand_starts: Ints, operand_data: IntTable, bases: Ints, reads: Bools, writes: Bools,
     nbytes: Ints, steered: Bools, slice_weights: Ints, fills: Bools, weights: Ints, sizes: Ints, mirrors: Bools,
-    capacity: int, patience: int, most_added: int,
+    capacity: int, patience: int, together: int, most_added: int,
 ) -> tuple[int, IntTable, Ints, IntTable, IntTable, Ints]:  # fmt: skip
     """(how it ended; rows, [what, which, parts, turn] of each; where their operands begin; operands; new buffers,
     [what, of what] of each; by row of the program, its new number).
@@ -80,7 +76,8 @@ def spilled(
     be needed (TOO_MANY), and where the tiles of one instruction do not fit (NO_SPACE); then the last array has its row.
 
     reads, writes, nbytes, steered (has it indices?), slice_weights: by operand of a template, from `bases` on; fills:
-    by template; weights (-1 for what is no tile in SBUF), sizes, mirrors: by buffer.
+    by template; weights (-1 for what is no tile in SBUF), sizes, mirrors: by buffer. `together`: slices that there is
+    to be room for. Where an instruction's tiles do not fit, its row is the first of the last array.
     """
     rows, buffers, total = len(template_ids), len(weights), len(operand_data)
     use_starts = np.zeros(buffers + 1, np.int64)
@@ -103,7 +100,7 @@ def spilled(
             buffer = operand_data[k, 0]
             if weights[buffer] >= 0 and stamps[buffer] != row:
                 stamps[buffer] = row
-                uses[known[buffer, NEXT]] = row
+                uses[known[buffer, NEXT]] = k
                 known[buffer, NEXT] += 1
     for buffer in range(buffers):
         known[buffer, NEXT] = use_starts[buffer]
@@ -186,9 +183,11 @@ def spilled(
                     new[counts[BUFFERS], 0], new[counts[BUFFERS], 1] = SLICE, base + k
                     counts[BUFFERS] += 1
                     needed += slice_weights[base + k]
-            if not moved_out(
-                needed, row, weights, sizes, patience, known, stamps, uses, inside, made, starts, operands, new, counts
-            ):
+            moved_out(
+                together * needed, row, weights, sizes, patience, known, stamps, uses, inside, made, starts, operands,
+                new, counts,
+            )  # fmt: skip
+            if counts[FREE] < needed:
                 return NO_SPACE, made[:0], starts[:1], operands[:0], new[:0], np.full(1, row)
         turn, at, to, number = counts[TURNS], counts[ROWS], counts[OPERANDS], 0
         for k in range(low, high if parts > 0 else low):

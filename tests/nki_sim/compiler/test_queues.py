@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.device_mamba import mamba
+from nki_sim.compiler.places import find_waits
 from nki_sim.compiler.queues import engine_that_waits, order_of_work
-from nki_sim.compiler.rotation import find_waits
 from nki_sim.compiler.spills import with_spills
 from nki_sim.cost import RESOURCES, cost
 from nki_sim.machine import TRN2, Machine
