@@ -12,8 +12,8 @@ from math import fsum
 import numpy as np
 
 from nki_sim import resource_check
-from nki_sim.compiler.queues import engine_that_waits, order_of_work
 from nki_sim.compiler.places import Waits, find_waits
+from nki_sim.compiler.queues import engine_that_waits, order_of_work
 from nki_sim.cost import RESOURCES, Cost
 from nki_sim.list_scheduler import (
     ACCUMULATE,

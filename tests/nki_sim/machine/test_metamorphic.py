@@ -7,7 +7,6 @@ by more than NOISE. Over the shipped seeds, what catalogue steps make of them as
 from __future__ import annotations
 
 import random
-import types
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -16,17 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import nki_sim
-from infra.tasks.seed_index import load_seed
 from nki_sim.cost import cost
-from nki_sim.dtypes import as_dtype
 from nki_sim.machine import TRN2
 from nki_sim.profile import measure
 from nki_sim.program import Program
-from nki_sim.session import TensorSpec
 from tests.mutations.bases import bases
 from tests.nki_sim.compiler.random_kernels import rotating_tiles, shared_tiles
-from tests.nki_sim.machine.traced_kernels import P, filled, nisa, nl, tile, traced
+from tests.nki_sim.machine.traced_kernels import P, filled, nisa, nl, task_kernel, tile, traced
 
 NOISE = 0.005
 """Of the latency: to fill gaps differently may be worth so much."""
@@ -52,27 +47,9 @@ BASES = {base.name: base for base in bases() if "two cores" not in base.name}
 @cache
 def kernels() -> dict[str, Program]:
     """Of one core each, without loops of the device: rows can be moved."""
-    found = {name: _traced(base.source, base.task) for name, base in BASES.items()}
+    found = {name: task_kernel(base.source, base.task) for name, base in BASES.items()}
     found |= {f"rotating tiles {seed}": rotating_tiles(seed) for seed in range(RANDOM)}
     return found | {f"shared tiles {seed}": shared_tiles(seed, 60, 0.5) for seed in range(RANDOM)}
-
-
-def _traced(source: str, task: str) -> Program:
-    """At the seed's smallest shape."""
-    nki_sim.install()
-    seed = load_seed(task)
-    reference = _module(seed.reference_path.read_text(encoding="utf-8"), "reference")
-    for key, value in seed.presets[0].values:
-        setattr(reference, key, value)
-    inputs = reference.transform_to_nki_inputs(reference.get_inputs())
-    specs = [TensorSpec(i.shape, as_dtype(i.dtype)) if isinstance(i, np.ndarray) else i for i in inputs]
-    return nki_sim.trace(_module(source, task).kernel, *specs)
-
-
-def _module(source: str, name: str) -> Any:
-    module = types.ModuleType(name)
-    exec(compile(source, f"{name}.py", "exec"), module.__dict__)
-    return module
 
 
 NAMES = [*BASES, *(f"{kind} tiles {seed}" for kind in ("rotating", "shared") for seed in range(RANDOM))]

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import nki_sim
-from benchmarks.same_timelines import shapes_of, traced_at
 from infra.tasks.seed_index import load_seed, seed_index
 from nki_sim import dtypes
 from nki_sim.allocations import Allocations
@@ -23,7 +22,7 @@ from nki_sim.schedule import Timeline
 from nki_sim.session import TensorSpec
 from nki_sim.unroll import unrolled
 from tests.nki_sim.compiler.random_kernels import TILE_BYTES, rotating_tiles, shared_tiles
-from tests.nki_sim.machine.traced_kernels import P, nisa, nl, stream, tile, traced
+from tests.nki_sim.machine.traced_kernels import P, nisa, nl, stream, task_kernel, tile, traced
 
 WINNERS = Path(__file__).resolve().parents[2] / "model_benchmark" / "winners"
 CRAMPED = replace(TRN2, sbuf_partition_bytes=9 * TILE_BYTES)
@@ -37,10 +36,10 @@ def shipped() -> Mapping[str, Callable[[], Program]]:
     found: dict[str, Callable[[], Program]] = {}
     for seed in seed_index():
         text = load_seed(seed.name).kernel_path.read_text(encoding="utf-8")
-        found[seed.name] = lambda text=text, name=seed.name: traced_at(text, name, shapes_of(name)[0])
+        found[seed.name] = lambda text=text, name=seed.name: task_kernel(text, name)
     for path in sorted(WINNERS.glob("*.py")):
         text, task = path.read_text(encoding="utf-8"), path.stem
-        found[f"{task}, winner"] = lambda text=text, task=task: traced_at(text, task, shapes_of(task)[0])
+        found[f"{task}, winner"] = lambda text=text, task=task: task_kernel(text, task)
     return found
 
 
