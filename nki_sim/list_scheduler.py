@@ -60,24 +60,12 @@ def free_from(
 
 
 @jit
-def occupy(
-    calendar: int, begin: float, end: float, tails: Floats, low: FloatTable, high: FloatTable, gaps: Ints,
-    smallest: float,
-) -> None:  # fmt: skip
-    """Takes an idle stretch from it. `smallest`: no shorter gap is kept; there is room for one more."""
+def fill_gap(
+    calendar: int, begin: float, end: float, low: FloatTable, high: FloatTable, gaps: Ints, smallest: float
+) -> None:
+    """Takes that stretch from the gap that it lies in. `smallest`: no shorter rest is kept; there is room for one gap
+    more."""
     count = gaps[calendar]
-    if begin >= tails[calendar]:
-        if begin - tails[calendar] > smallest:
-            low[calendar, count], high[calendar, count] = tails[calendar], begin
-            count += 1
-            if count > 2 * GAPS_KEPT:
-                count -= GAPS_KEPT
-                for k in range(count):
-                    low[calendar, k] = low[calendar, k + GAPS_KEPT]
-                    high[calendar, k] = high[calendar, k + GAPS_KEPT]
-            gaps[calendar] = count
-        tails[calendar] = end
-        return
     k, above = 0, count
     while k < above:
         middle = (k + above) >> 1
@@ -442,22 +430,27 @@ def walked(
                         start = free_from(ports[t, k], start, busy, tails, low, high, gaps)
                 if settled != start:
                     start = free_from(resource, start, busy, tails, low, high, gaps)
-            for k in range(3):
-                port = ports[t, k]
-                if port < 0:
+            for k in range(-1, 3):
+                calendar = resource if k < 0 else ports[t, k]
+                if calendar < 0:
                     break
-                if 0.0 <= start - tails[port] <= smallest[port]:
-                    tails[port] = start + busy
-                else:
-                    occupy(port, start, start + busy, tails, low, high, gaps, smallest[port])
-            least = smallest[resource]
-            if resource == TENSOR and not runs_ahead and start >= tails[TENSOR]:
-                if cause >= 0 and kinds[template_ids[cause]] != TRANSFER:
+                if start < tails[calendar]:
+                    fill_gap(calendar, start, start + busy, low, high, gaps, smallest[calendar])
+                    continue
+                least = smallest[calendar]
+                if calendar == TENSOR and not runs_ahead and cause >= 0 and kinds[template_ids[cause]] != TRANSFER:
                     least = start  # nothing is taken before it
-            if 0.0 <= start - tails[resource] <= least:  # as `occupy`, which costs as much again as all of this
-                tails[resource] = start + busy
-            else:
-                occupy(resource, start, start + busy, tails, low, high, gaps, least)
+                if start - tails[calendar] > least:
+                    count = gaps[calendar]
+                    low[calendar, count], high[calendar, count] = tails[calendar], start
+                    count += 1
+                    if count > 2 * GAPS_KEPT:
+                        count -= GAPS_KEPT
+                        for j in range(count):
+                            low[calendar, j] = low[calendar, j + GAPS_KEPT]
+                            high[calendar, j] = high[calendar, j + GAPS_KEPT]
+                    gaps[calendar] = count
+                tails[calendar] = start + busy
         done = start + busy
         kept = done
         issues[i] = start
@@ -534,15 +527,10 @@ def ends_later(
             if max(planned[here] - moved[here], planned[here + 1] - moved[here + 1]) < SAME_NS:
                 continue
             wanted = planned[here] + (booked[row] / width - here) * (planned[here + 1] - planned[here])
-            low, high = 0, count - 1
-            while low < high:
-                middle = (low + high) >> 1
-                if moved[middle + 1] < wanted - SAME_NS:
-                    low = middle + 1
-                else:
-                    high = middle
-            share = (wanted - moved[low]) / max(moved[low + 1] - moved[low], SAME_NS)
-            end = (low + min(max(share, 0.0), 1.0)) * width
+            while here < count - 1 and moved[here + 1] < wanted - SAME_NS:
+                here += 1
+            share = (wanted - moved[here]) / max(moved[here + 1] - moved[here], SAME_NS)
+            end = (here + min(max(share, 0.0), 1.0)) * width
             if end > booked[row]:
                 late[row] = end - booked[row]
 

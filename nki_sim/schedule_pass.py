@@ -249,7 +249,8 @@ class _Walk:
         latest = max(float(ns[LATEST]), self._put_off_until(float(ns[PUT_OFF_UNTIL])))
         shown = Pass(latest, start, issued, end, ready, released, cause, int(counts[TABLE_LOADS]), float(ns[THROTTLED]))
         late = np.zeros(rows)
-        ends_later(booked, self._ids, self._moves, self._slices, self.slice_ns, late)
+        if ns[PUT_OFF_UNTIL] > 0.0:
+            ends_later(booked, self._ids, self._moves, self._slices, self.slice_ns, late)
         return _Run(shown, late)
 
     def _grow(self, slices: int) -> None:
