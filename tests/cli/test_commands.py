@@ -97,7 +97,7 @@ def test_a_package_of_the_callers_under_one_of_our_names_is_named(tmp_path: Path
 
 def test_a_wheel_has_every_part_of_the_program() -> None:
     wheel = read_toml(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
-    placed = wheel["force-include"]
+    placed = wheel["hooks"]["custom"]["files"]
     parts = {
         *(f"{name}.py" for name in TOP),
         *PACKAGES,
