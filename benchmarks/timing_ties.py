@@ -1,7 +1,8 @@
 """How far apart two predictions must be before their order is believed, from rows that one would choose among.
 
-Every two rows of a grid are a pair. Those that the device itself hardly tells apart (`clear_difference`) say nothing
-of the order, and to take the wrong one costs no more than that: they are left out, as in the report's pairs in order.
+A pair is two rows of a grid that are both near its fastest (NEAR): where a search ends, and where the order of two
+kernels is hardest to tell. A pair of a fast row and a slow one is in order nearly always, and says nothing of that.
+Pairs that the device itself hardly tells apart (`clear_difference`) are left out: to take the wrong one costs no more.
 Of the others, the share in the predicted order is taken as a function of the predicted difference that never falls
 (isotonic regression), every family weighing the same; where it reaches the level, ties end. Predictions are by the
 constants as they are: what a refit changes it changes for both rows of a pair.
@@ -19,7 +20,9 @@ from nki_sim.machine import Machine
 from nki_sim.ties import Tie
 
 LEVEL = 0.8
-SOURCE = "pairs of rows of one grid in benchmarks/timing_accuracy.py, by constants as they are"
+NEAR = 1.25
+"""Of a grid's fastest row: what takes longer is not near it."""
+SOURCE = "pairs of rows within 25 % of their grid's fastest in benchmarks/timing_accuracy.py, by constants as they are"
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,11 @@ class Pair:
 
 
 def pairs(outcomes: Sequence[Outcome]) -> list[Pair]:
-    """Of rows that ran, were predicted, and that the device tells apart."""
+    """Of rows that ran, were predicted, are near their grid's fastest, and that the device tells apart."""
     found = []
     for rows in grids(outcomes).values():
-        known = [row for row in rows if row.ran_and_predicted]
+        fastest = min((row.measured for row in rows if row.measured is not None), default=0.0)
+        known = [row for row in rows if row.ran_and_predicted and row.pair[1] <= NEAR * fastest]
         for one, other in combinations(known, 2):
             (p, m), (q, n) = sorted((one.pair, other.pair))
             if abs(m - n) > clear_difference(one.family) * min(m, n):
