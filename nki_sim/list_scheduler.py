@@ -91,6 +91,25 @@ def fill_gap(
         low[calendar, k + before] = end
 
 
+@jit
+def waits_for_computed(
+    row: int, since: float, kinds: Ints, template_ids: Ints, times: FloatTable, rows: IntTable, read_starts: Ints,
+    read: Ints, overlap_starts: Ints, overlaps: Ints,
+) -> bool:  # fmt: skip
+    """Whether a row reads something that an engine computes, rather than a transfer brings, and is there only after
+    `since`."""
+    for k in range(read_starts[row], read_starts[row + 1]):
+        region = read[k]
+        writer = rows[region, WRITER]
+        if times[region, VISIBLE] > since and writer >= 0 and kinds[template_ids[writer]] != TRANSFER:
+            return True
+        for j in range(overlap_starts[region], overlap_starts[region + 1]):
+            writer = rows[overlaps[j], WRITER]
+            if times[overlaps[j], VISIBLE] > since and writer >= 0 and kinds[template_ids[writer]] != TRANSFER:
+                return True
+    return False
+
+
 # --- DMA engines and descriptors ------------------------------------------------------------------
 
 
@@ -438,9 +457,13 @@ def walked(
                     fill_gap(calendar, start, start + busy, low, high, gaps, smallest[calendar])
                     continue
                 least = smallest[calendar]
-                if calendar == TENSOR and not runs_ahead and cause >= 0 and kinds[template_ids[cause]] != TRANSFER:
-                    least = start  # nothing is taken before it
-                if start - tails[calendar] > least:
+                if start - tails[calendar] > least and (
+                    calendar != TENSOR
+                    or runs_ahead
+                    or not waits_for_computed(
+                        i, tails[TENSOR], kinds, template_ids, times, rows, read_starts, read, overlap_starts, overlaps
+                    )
+                ):
                     count = gaps[calendar]
                     low[calendar, count], high[calendar, count] = tails[calendar], start
                     count += 1

@@ -249,7 +249,7 @@ class Machine:
     reorder_reach: int
     """Rows of the program by which an instruction may be taken earlier than it is written."""
     tensor_runs_ahead: bool
-    """TensorE does later products while one waits for another engine; else only while one waits for a transfer."""
+    """TensorE does later products while one waits for whatever it is; else not while what one reads is computed."""
 
     # the rest
     register_access_ns: float
@@ -498,7 +498,7 @@ _TRN2_OWN: Table = {
     "gpsimd_latency_ns": (100.0, "like Vector", "prior"),
     "vector_perf_copy_16bit": (4.0, _ARCH2 + ", Vector performance mode", "documented"),
     "vector_perf_copy_16bit_slow": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
-    "vector_perf_copy_32bit": (2.0, "256-wide datapath for 4-byte types; M24: 481 ns for 512 elements", "fitted"),
+    "vector_perf_copy_32bit": (1.65, "M24: 481 ns for 512 elements; 256 bytes wide, so 2 at most", "fitted"),
     "vector_perf_tensor_16bit": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
     "stride_limit_bytes": (16, _ARCH1 + ", access pattern: SBUF and PSUM", "documented"),
     "stride_slowdown": (2.0, _ARCH1 + ", access pattern: each read or write interface", "documented"),
