@@ -1,8 +1,8 @@
-"""What an attacker of the simulated time tried: the same work, written so that something would be in two places at once.
+"""What an attacker of the simulated time tried: the same work, written so that something is in two places at once.
 
 Each program is the honest one's instructions in another order, or an instruction in place of one whose rate is known;
-none takes less than what it holds. What else was tried is where its cause is: idle tiles and helpers in test_text_alone.py, a throttle that
-turns after what is timed in test_steady_loops.py.
+none takes less than what it holds. What else was tried is where its cause is: idle tiles and helpers in
+test_text_alone.py, a throttle that turns after what is timed in test_steady_loops.py.
 """
 
 from __future__ import annotations
