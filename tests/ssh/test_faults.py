@@ -228,8 +228,7 @@ def test_a_client_killed_without_warning_leaves_a_job_that_another_can_collect(
         import sys
         from pathlib import Path
         from infra.ssh.config import SshSettings
-        from accelopt_core.ports import TargetUnreachable
-from infra.ssh.runner import JobSpec, SshRunner
+        from infra.ssh.runner import JobSpec, SshRunner
         runner = SshRunner({sshd.destination!r}, SshSettings(config_file=Path({str(sshd.home / "config")!r})),
                            root={str(work)!r})
         job = runner.new_job(JobSpec(("sh", "-c", "echo on; sleep 2; echo over > result; : {marker}"), 60))
