@@ -136,8 +136,6 @@ def counted(rows: int) -> None:
 
 def compile_all() -> bool:
     """Compiles and keeps everything, or loads it; False where that cannot be."""
-    for text in TEXTS:
-        import_module(f"nki_sim.{text}")
     return _load()
 
 
@@ -145,6 +143,8 @@ def _load() -> bool:
     """Makes machine code of all functions; True where there is some."""
     with _loading:
         if _State.loaded is None:
+            for text in TEXTS:
+                import_module(f"nki_sim.{text}")
             try:
                 _compile(_folder())
                 _State.loaded = True

@@ -211,3 +211,18 @@ def test_without_numba_the_same_text_runs_and_says_so_once() -> None:
     us = repr(schedule(matmul(256, 128, 512), TRN2).latency_us)
     assert done.stdout.strip() == str([us] * 3)
     assert done.stderr.count("Numba cannot be used") == 1 and "slower" in done.stderr
+
+
+BEFORE_OTHERS = """
+from nki_sim import machine_code
+with machine_code.using(True):
+    assert machine_code._FUNCTIONS and all(each.code is not None for each in machine_code._FUNCTIONS)
+    known = len(machine_code._FUNCTIONS)
+    from nki_sim import schedule
+    assert len(machine_code._FUNCTIONS) == known
+"""
+
+
+def test_machine_code_is_of_every_text_whatever_was_imported_before() -> None:
+    done = subprocess.run([sys.executable, "-c", BEFORE_OTHERS], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
