@@ -92,11 +92,13 @@ def requirements(extra: str = "") -> list[tuple[str, str]]:
             _give_up(f"{ROOT / 'pyproject.toml'}: it lists no {key}: restore the file")
             break
         for item in re.findall(r'"([^"]+)"', block.group(1)):
-            parts = re.match(r"([A-Za-z0-9._-]+)>=([0-9.]+)[^;]*(?:;\s*python_version < '([0-9.]+)')?", item)
+            parts = re.match(r"([A-Za-z0-9._-]+)>=([0-9.]+)[^;]*(?:;\s*(.*))?", item)
             if parts is None:
                 continue
-            older_than = parts.group(3)
-            if older_than is None or sys.version_info[:2] < _numbers(older_than):
+            older_than = re.match(r"python_version < '([0-9.]+)'$", parts.group(3) or "")
+            if parts.group(3) and not older_than:
+                continue  # of some platforms only, so that everything runs without it
+            if older_than is None or sys.version_info[:2] < _numbers(older_than.group(1)):
                 found.append((parts.group(1), parts.group(2)))
     return found
 

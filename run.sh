@@ -133,7 +133,7 @@ set_up() {
         drop_lock
         return
     fi
-    say "Setting up $venv (first start only, about a minute)"
+    say "Setting up $venv (first start only, about two minutes)"
     if ! suits "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         [ ! -e "$venv" ] || [ -f "$venv/pyvenv.cfg" ] || fail "$venv is there but is no virtual environment: move it away, or choose another folder with NKI_OPTIMIZER_VENV"
         "$python" -m venv --clear "$venv" >"$lock/log" 2>&1 ||
@@ -147,6 +147,8 @@ set_up() {
     show_progress
     wait "$installer" || fail "$(why_pip_failed)"
     installer=
+    say "Compiling the timing model (half a minute, once)"
+    (cd "$root" && "$venv/bin/python" -c 'from nki_sim.machine_code import compile_all; compile_all()') >>"$log" 2>&1 || :
     if ! { printf '%s\n' "$wanted" >"$venv/.ready.new" && mv "$venv/.ready.new" "$venv/.ready"; }; then
         fail "cannot write $venv/.ready: check the free space"
     fi

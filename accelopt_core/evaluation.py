@@ -146,6 +146,8 @@ class Predicted:
     latency_us: float
     bound_by: str
     """As the function of that name."""
+    contested: tuple[str, ...] = ()
+    """As `Measured.contested`."""
 
 
 @dataclass(frozen=True)
@@ -382,6 +384,9 @@ class Measured:
     that differ in words only. None where only a device knows what runs."""
     furthest: Furthest | None = None
     """None but for tasks that have a suite's own rule for elements (`Task.within`)."""
+    contested: tuple[str, ...] = ()
+    """Facts of the machine, in words, that its time rests on and that are contested: the vendor's documentation
+    contradicts itself, or a compiler crashed on it. Of a latency that a device took, by simulation."""
     kind: Literal["measured"] = "measured"
 
     def __post_init__(self) -> None:
@@ -411,6 +416,10 @@ class Measured:
     def refuted(self) -> Proof | None:
         """What a proof says against this kernel, although it passed its tests."""
         return next((proof for proof in self.proofs if proof.finding is Finding.REFUTED), None)
+
+    def contested_beside(self, baseline: Measured) -> tuple[str, ...]:
+        """Contested facts that this kernel rests on and the run's input kernel does not."""
+        return tuple(what for what in self.contested if what not in baseline.contested)
 
     @property
     def label(self) -> str:

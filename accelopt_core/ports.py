@@ -276,6 +276,10 @@ class Journal(Protocol):
         """A new best kernel, or the input kernel at the start."""
         ...
 
+    def counterpart(self, kernel: tuple[Candidate, Measured] | None) -> None:
+        """What stands beside the best from now on (`SearchState.counterpart`)."""
+        ...
+
     def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
         """Filed once per `occasion` (a candidate's id), however often a resumed run comes by.
 

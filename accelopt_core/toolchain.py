@@ -115,6 +115,8 @@ class Facts:
     """Of all matrix products that the device's profiler saw, transposes included; None where nothing is counted."""
     likely: Likely | None = None
     """Of a simulated latency how sure it is."""
+    contested: tuple[str, ...] = ()
+    """As `Measured.contested`."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class Traced:
     """Without transposes."""
     low_precision: tuple[str, ...]
     """As `Facts.low_precision`."""
+    contested: tuple[str, ...] = ()
+    """As `Measured.contested`."""
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,32 @@ def square_blocks(k_size: int, m_size: int, n_size: int, row_tiles: int, column_
     return _trace(kernel, k_size, m_size, n_size, "float32")
 
 
+def panel_resident(k_size: int, m_size: int, n_size: int, dtype: str = "bfloat16", *, shared: bool = False) -> Program:
+    """512 columns of b stay while all rows of a_t pass by, each stationary tile loaded for its one product.
+
+    `shared`: one stationary tile for all of K, filled anew for every product.
+    """
+
+    def kernel(a_t: Any, b: Any) -> Any:
+        out = nl.ndarray((m_size, n_size), dtype=a_t.dtype, buffer=nl.shared_hbm)
+        deep = k_size // P
+        for n in range(0, n_size, COLUMNS):
+            values = nl.ndarray((P, deep, COLUMNS), dtype=b.dtype, buffer=nl.sbuf)
+            for k in range(deep):
+                nisa.dma_copy(dst=values[:, k, :], src=b[k * P : k * P + P, n : n + COLUMNS])
+            for m in range(0, m_size, P):
+                total = nl.ndarray((P, COLUMNS), dtype=nl.float32, buffer=nl.psum)
+                weights = nl.ndarray((P, P), dtype=a_t.dtype, buffer=nl.sbuf) if shared else None
+                for k in range(deep):
+                    tile = weights if shared else nl.ndarray((P, P), dtype=a_t.dtype, buffer=nl.sbuf)
+                    nisa.dma_copy(dst=tile, src=a_t[k * P : k * P + P, m : m + P])
+                    nisa.nc_matmul(dst=total, stationary=tile, moving=values[:, k, :])
+                _store(out[m : m + P, n : n + COLUMNS], total)
+        return out
+
+    return _trace(kernel, k_size, m_size, n_size, dtype)
+
+
 def _store(destination: Any, accumulator: Any) -> None:
     tile = nl.ndarray(accumulator.shape, dtype=destination.dtype, buffer=nl.sbuf)
     nisa.tensor_copy(dst=tile, src=accumulator)

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks import device_heads as heads
+from benchmarks import device_lm_head as lm_head
 from benchmarks import device_mamba as mamba
 from benchmarks import device_matmuls as matmuls
+from benchmarks import device_scoring as scoring
 from benchmarks import device_small as small
 from benchmarks import device_tasks as tasks
 from nki_sim.program import Program
@@ -37,6 +40,10 @@ class DeviceRow:
     """The figure holds the runtime's launch, which a profile does not."""
     profiled: bool = False
     """The figure is the total time of a profile, which holds more than the kernel's own."""
+    slowed_transfers: bool = False
+    """The capture slowed each software transfer down as well."""
+    beta1: bool = False
+    """Compiled by the compiler of NKI's first beta."""
     spilled_bytes: int | None = None
     """Moved by the compiler besides what the program asks for; below 0 where it left loads out."""
     tensor_busy: float | None = None
@@ -44,6 +51,8 @@ class DeviceRow:
     tensor_active_us: float | None = None
     tolerance: float = 0.0
     """How far the figure itself may be off, as a fraction, where its source gives reason to think so."""
+    then: Callable[[], Program] | None = None
+    """A second launch, whose time the figure holds as well."""
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -66,7 +75,7 @@ def blocked_rows() -> list[DeviceRow]:
             DeviceRow(
                 row["id"], "blocked_fp32", row["grid"], f"K{k} M{m} N{n} {(tm, tn, tk)}",
                 partial(matmuls.blocked, k, m, n, tm, tn, tk),
-                _number(row["measured_us"]), row["error_kind"], profiled=True,
+                _number(row["measured_us"]), row["error_kind"], profiled=True, slowed_transfers=True,
                 spilled_bytes=int(row["excess_bytes"]) if row["excess_bytes"] else None,
                 tensor_busy=_number(row["tensor_busy"]),
             )
@@ -84,7 +93,7 @@ def ladder_rows() -> list[DeviceRow]:
     return [
         DeviceRow(
             row["id"], "ladder_fp32", row["grid"], f"{row['kernel']} 2048^3", makers[row["kernel"]],
-            _number(row["measured_us"]), profiled=True, tensor_busy=_number(row["tensor_busy"]),
+            _number(row["measured_us"]), profiled=True, slowed_transfers=True, tensor_busy=_number(row["tensor_busy"]),
         )
         for row in read("ladder_fp32.csv")
     ]  # fmt: skip
@@ -95,6 +104,9 @@ def qwen_rows() -> list[DeviceRow]:
     found = []
     for row in read("qwen_bf16.csv"):
         if not row["measured_us"]:
+            continue
+        if row["grid"] == "qwen_structures":
+            found.append(_panels(row))
             continue
         k, m, n = (int(size) for size in row["shapes"].split("x"))
         blocks = [int(row[name]) for name in ("tm", "tn", "tk") if row[name]]
@@ -110,6 +122,19 @@ def qwen_rows() -> list[DeviceRow]:
             )
         )  # fmt: skip
     return found
+
+
+def _panels(row: dict[str, str]) -> DeviceRow:
+    """Two products, a launch each."""
+    shared = "shared=1" in row["kernel"]
+    first, second = (
+        partial(matmuls.panel_resident, *map(int, shape.split("x")), row["dtype"], shared=shared)
+        for shape in row["shapes"].split("+")
+    )
+    return DeviceRow(
+        row["id"], "qwen_bf16", row["grid"], f"{row['kernel']} {row['shapes']}", first, float(row["measured_us"]),
+        with_launch=True, then=second,
+    )  # fmt: skip
 
 
 MATMUL, BMM, ROPE, MAMBA = (4096, 5120, 12288), (16, 4096, 64, 4096), (64, 262144), (256, 7168, 16)
@@ -161,7 +186,7 @@ def task_rows() -> list[DeviceRow]:
         DeviceRow(
             row["id"], "kda_beta1", f"kda_{row['task']}", f"{row['task']} {row['variant']} {row['shape']}",
             TASKS[row["task"], row["variant"]], float(row["measured_us"]),
-            tensor_active_us=_number(row["measured_tensor_active_us"]),
+            tensor_active_us=_number(row["measured_tensor_active_us"]), beta1=True,
             tolerance=0.10 if row["task"] == "bmm" else 0.02,
         )
         for row in read("kda_beta1.csv")
@@ -188,6 +213,15 @@ def stream_rows() -> list[DeviceRow]:
 def attention_rows() -> list[DeviceRow]:
     found = []
     for row in read("attention_fp32.csv"):
+        if row["kernel"] in heads.KERNELS:
+            n, count, d = (int(size) for size in row["shape"].split("x"))
+            found.append(
+                DeviceRow(
+                    row["id"], row["grid"], row["grid"], f"{row['kernel']} {row['shape']}",
+                    partial(heads.KERNELS[row["kernel"]], n, count, d), float(row["measured_us"]), with_launch=True,
+                )
+            )  # fmt: skip
+            continue
         n, d = (int(size) for size in row["shape"].split("x"))
         form = int(row["form"])
         found.append(
@@ -199,6 +233,51 @@ def attention_rows() -> list[DeviceRow]:
     return found
 
 
+def _settings(text: str) -> list[int]:
+    """Values of `name=value name=value`."""
+    return [int(each.split("=")[1]) for each in text.split()]
+
+
+def scoring_rows() -> list[DeviceRow]:
+    found = []
+    for row in read("token_scoring.csv"):
+        tokens, vocabulary = (int(size) for size in row["shape"].split("x"))
+        tall, wide = _settings(row["params"])
+        found.append(
+            DeviceRow(
+                row["id"], "token_scoring", row["grid"], f"{row['kernel']} {row['shape']} {(tall, wide)}",
+                partial(scoring.KERNELS[row["kernel"]], tokens, vocabulary, tall, wide), float(row["measured_us"]),
+                with_launch=True,
+            )
+        )  # fmt: skip
+    return found
+
+
+def lm_head_rows() -> list[DeviceRow]:
+    """GpSimd took 0.648 us for each of G001's transfers under the profiler: no more than without one."""
+    makers = {"head_streamed": lm_head.streamed, "head_packed": lm_head.packed}
+    found = []
+    for row in read("lm_head.csv"):
+        hidden, _, vocabulary = (int(size) for size in row["shape"].split("x"))
+        found.append(
+            DeviceRow(
+                row["id"], "lm_head", row["grid"], f"{row['kernel']} {row['shape']}",
+                partial(makers[row["kernel"]], hidden, vocabulary, _settings(row["params"])[0]),
+                float(row["measured_us"]), profiled=True,
+            )
+        )  # fmt: skip
+    return found
+
+
 def rows() -> list[DeviceRow]:
     """Every family, in the order of the files."""
-    return [*blocked_rows(), *ladder_rows(), *qwen_rows(), *task_rows(), *stream_rows(), *attention_rows()]
+    return [
+        *blocked_rows(),
+        *ladder_rows(),
+        *qwen_rows(),
+        *task_rows(),
+        *stream_rows(),
+        *attention_rows(),
+        *scoring_rows(),
+        *lm_head_rows(),
+    ]

@@ -113,6 +113,17 @@ def attention(form: int, n: int, d: int) -> Program:
     """
     if form not in FORMS:
         raise ValueError(f"attention form {form}: one of {', '.join(map(str, FORMS))}")
+
+    def kernel(q: Any, k: Any, v: Any) -> Any:
+        out = nl.ndarray((n, d), dtype=nl.float32, buffer=nl.shared_hbm)
+        attention_tile(form, n, d, q, k, v, out)
+        return out
+
+    return _trace(kernel, [(n, d)] * 3, "float32")
+
+
+def attention_tile(form: int, n: int, d: int, q: Any, k: Any, v: Any, out: Any) -> None:
+    """One head in a kernel; q, k, v and out are n x d in HBM."""
     how = FORMS[form]
     factor = 1 / sqrt(d)
 
@@ -133,42 +144,37 @@ def attention(form: int, n: int, d: int) -> Program:
         nisa.nc_transpose(dst=turned, data=data, engine=nisa.engine.tensor)
         return turned
 
-    def kernel(q: Any, k: Any, v: Any) -> Any:
-        out = nl.ndarray((n, d), dtype=nl.float32, buffer=nl.shared_hbm)
-        kept = nl.bfloat16 if how.narrow else nl.float32
-        query, key, value = (sbuf(n, d) for _ in range(3))
-        move(query, q, nisa.engine.sync)
-        move(key, k, nisa.engine.scalar)
-        move(value, v, nisa.engine.sync)
-        query_t, key_t, weights_t = sbuf(d, n), sbuf(d, n), sbuf(n, n, dtype=kept)
-        if how.fused:
-            nisa.activation(dst=query_t, op=nl.copy, data=transposed(query), scale=factor)
-        else:
-            nisa.tensor_copy(dst=query_t, src=transposed(query))
-        nisa.tensor_copy(dst=key_t, src=transposed(key))
-        scores = psum(n, n)
-        nisa.nc_matmul(dst=scores, stationary=query_t, moving=key_t)
-        largest, bias, total, inverse = (sbuf(n, 1) for _ in range(4))
-        nisa.tensor_reduce(dst=largest, op=nl.maximum, data=scores, axis=1)
-        nisa.tensor_scalar(dst=bias, data=largest, op0=nl.multiply, operand0=-1.0 if how.fused else -factor)
-        weights = sbuf(n, n, dtype=kept)
-        if how.fused:
-            _summed(weights, nl.exp, scores, total, bias=bias)
-        else:
-            nisa.activation(dst=weights, op=nl.exp, data=scores, bias=bias, scale=factor)
-            nisa.tensor_reduce(dst=total, op=nl.add, data=weights, axis=1)
-        if how.narrow:
-            wide, value = value, sbuf(n, d, dtype=kept)
-            nisa.tensor_copy(dst=value, src=wide)
-        nisa.tensor_copy(dst=weights_t, src=transposed(weights))
-        mixed, result = psum(n, d), sbuf(n, d)
-        nisa.nc_matmul(dst=mixed, stationary=weights_t, moving=value)
-        nisa.reciprocal(dst=inverse, data=total)
-        nisa.tensor_scalar(dst=result, data=mixed, op0=nl.multiply, operand0=inverse)
-        move(out, result, nisa.engine.sync)
-        return out
-
-    return _trace(kernel, [(n, d)] * 3, "float32")
+    kept = nl.bfloat16 if how.narrow else nl.float32
+    query, key, value = (sbuf(n, d) for _ in range(3))
+    move(query, q, nisa.engine.sync)
+    move(key, k, nisa.engine.scalar)
+    move(value, v, nisa.engine.sync)
+    query_t, key_t, weights_t = sbuf(d, n), sbuf(d, n), sbuf(n, n, dtype=kept)
+    if how.fused:
+        nisa.activation(dst=query_t, op=nl.copy, data=transposed(query), scale=factor)
+    else:
+        nisa.tensor_copy(dst=query_t, src=transposed(query))
+    nisa.tensor_copy(dst=key_t, src=transposed(key))
+    scores = psum(n, n)
+    nisa.nc_matmul(dst=scores, stationary=query_t, moving=key_t)
+    largest, bias, total, inverse = (sbuf(n, 1) for _ in range(4))
+    nisa.tensor_reduce(dst=largest, op=nl.maximum, data=scores, axis=1)
+    nisa.tensor_scalar(dst=bias, data=largest, op0=nl.multiply, operand0=-1.0 if how.fused else -factor)
+    weights = sbuf(n, n, dtype=kept)
+    if how.fused:
+        _summed(weights, nl.exp, scores, total, bias=bias)
+    else:
+        nisa.activation(dst=weights, op=nl.exp, data=scores, bias=bias, scale=factor)
+        nisa.tensor_reduce(dst=total, op=nl.add, data=weights, axis=1)
+    if how.narrow:
+        wide, value = value, sbuf(n, d, dtype=kept)
+        nisa.tensor_copy(dst=value, src=wide)
+    nisa.tensor_copy(dst=weights_t, src=transposed(weights))
+    mixed, result = psum(n, d), sbuf(n, d)
+    nisa.nc_matmul(dst=mixed, stationary=weights_t, moving=value)
+    nisa.reciprocal(dst=inverse, data=total)
+    nisa.tensor_scalar(dst=result, data=mixed, op0=nl.multiply, operand0=inverse)
+    move(out, result, nisa.engine.sync)
 
 
 def _summed(dst: Any, op: Any, data: Any, total: Any, bias: Any = None) -> None:

@@ -160,7 +160,7 @@ def timed(seed: Seed, preset: str) -> Measured | str:
     finally:
         toolchain.close()
     profile = Profile(dict(facts.fields), bounds_for(task, facts, toolchain.machine), facts.hot_lines)
-    return Measured(us, us, us, 1, True, toolchain.name, profile, verified_full=False)
+    return Measured(us, us, us, 1, True, toolchain.name, profile, verified_full=False, contested=facts.contested)
 
 
 def verified(seed: Seed, preset: str, depth: Depth) -> Measured | str:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from accelopt_core.catalogue import sweep
 from accelopt_core.catalogue.descent import NEARBY, NEAREST
 from accelopt_core.catalogue.nodes import LEAST_SUMMAND, LookAhead
-from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
 from accelopt_core.loop.archive import Archive, Cell
 from accelopt_core.transforms.registry import LESS_WORK
 from accelopt_core.transforms.retile import Retile
 from benchmarks.search_kernels import Change, Search
 from ka_extensions.divergence_guard import DivergenceGuard
 from nki_sim import ties
+from nki_sim.ties import LEAST_GAIN, worth_a_round
 
 Walk = Callable[[Search, random.Random], None]
 """Raises Spent where its evaluations end before its ideas."""

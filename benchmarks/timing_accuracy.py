@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import timing_page, timing_rows
 from benchmarks.device_rows import DeviceRow
 from benchmarks.timing_figures import Figures, by_family, figures
-from benchmarks.timing_intervals import spreads, with_coverage
+from benchmarks.timing_intervals import MOST_ON_ONE_SIDE, coverage, spreads, with_coverage
 from benchmarks.timing_refits import Refits
 from benchmarks.timing_rows import MICRO, Outcome, Programs
 from benchmarks.timing_ties import tie
@@ -105,10 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     single = timing_rows.predict_micro(TRN2) if MICRO in wanted else []
     if options.rows:
         print_rows([*outcomes, *single])
+    missed = False
     if not options.quick:
         apart, across = left_out(rows, outcomes, programs)
         print("Left out: each family predicted by constants that were fitted without it")
         print_figures(apart)
+        missed |= print_coverage(apart)
         for family, halves in across.items():
             print(f"{family}: each half of its grids predicted by constants fitted on the other half alone")
             print_figures(halves)
@@ -121,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         intervals.dump(spreads(apart, TRN2), intervals.SHIPPED)
     if options.write_ties:
         ties.dump(tie(outcomes, TRN2), ties.SHIPPED)
-    return int(print_targets(together))
+    return int(print_targets(together) or missed)
 
 
 def chosen(names: Sequence[str] | None, known: Sequence[str]) -> list[str]:
@@ -176,6 +178,7 @@ COLUMNS = (
     ("accepted", 10),
     ("spill", 14),
     ("inside", 8),
+    ("faster/slower", 15),
     ("bounds", 8),
 )
 
@@ -196,6 +199,7 @@ def cells(line: Figures) -> list[str]:
         str(len(line.accepted)),
         "-" if line.spill_median is None else f"{line.spill_median:.0f} % of {line.spilled}",
         "-" if line.coverage is None else f"{100 * line.coverage:.0f} %",
+        "-" if line.faster is None or line.slower is None else f"{100 * line.faster:.0f} / {100 * line.slower:.0f} %",
         str(len(line.too_high_bounds)),
     ]
 
@@ -221,6 +225,20 @@ def print_figures(outcomes: Sequence[Outcome], notes: bool = False) -> None:
             if ids:
                 print(f"  {family.name}: {what}: {', '.join(ids)}")
     print()
+
+
+def print_coverage(apart: Sequence[Outcome]) -> bool:
+    """Of families that were left out, each weighing the same. Is it off the level, or on one side? None of one family.
+
+    Either way the intervals are not what they say.
+    """
+    found = coverage(apart)
+    if found is None:
+        return False
+    sides = f"{100 * found.faster:.1f} % faster, {100 * found.slower:.1f} % slower"
+    print(f"Inside their interval, families alike: {100 * found.inside:.1f} %; {sides}", end="")
+    print(f"  (75 to 85 %, at most {100 * MOST_ON_ONE_SIDE:g} % on one side) {'' if found.holds else 'MISSED'}\n")
+    return not found.holds
 
 
 def print_targets(outcomes: Sequence[Outcome]) -> bool:

@@ -36,6 +36,9 @@ class Figures:
     """Error of the bytes added."""
     coverage: float | None
     """Share of rows inside their 80 % interval."""
+    faster: float | None
+    slower: float | None
+    """Shares of rows beyond its low and its high end."""
     too_high_bounds: tuple[str, ...]
     """Rows faster than the model says anything can be: `row: bound > measured`."""
 
@@ -49,7 +52,7 @@ def figures(name: str, outcomes: Sequence[Outcome]) -> Figures:
     """Of rows of one family."""
     known = [row for row in outcomes if row.ran_and_predicted]
     errors = _errors(known)
-    inside = [row.inside for row in known if row.inside is not None]
+    sides = [row.side for row in known if row.side is not None]
     spilled = [row for row in known if row.spilled_bytes is not None and row.spilled_bytes > 0]
     return Figures(
         name,
@@ -61,7 +64,9 @@ def figures(name: str, outcomes: Sequence[Outcome]) -> Figures:
         tuple(row.id for row in outcomes if row.measured is None and row.predicted is not None),
         len(spilled),
         statistics.median(_spill_error(row) for row in spilled) if spilled else None,
-        sum(inside) / len(inside) if inside else None,
+        sides.count("inside") / len(sides) if sides else None,
+        sides.count("faster") / len(sides) if sides else None,
+        sides.count("slower") / len(sides) if sides else None,
         tuple(
             f"{row.id}: {row.bound_us:,.1f} > {row.measured:,.1f}"
             for row in known

@@ -11,13 +11,17 @@ from benchmarks.timing_rows import Outcome
 BEGIN, END = "<!-- families: begin -->", "<!-- families: end -->"
 
 _HEAD = (
-    "| rows of | n | median | P90 | pairs in order | tau | first choice | best of three | inside | refused / accepted "
-    "| spilled bytes | beat the bound | median, fitted with | P90, fitted with |"
+    "| rows of | n | median | P90 | pairs in order | tau | first choice | best of three | inside | faster / slower "
+    "| refused / accepted | spilled bytes | beat the bound | median, fitted with | P90, fitted with |"
 )
 
 
 def shown(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"  # no -0.00
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def _line(name: str, apart: Figures | None, together: Figures | None) -> str:
@@ -34,7 +38,8 @@ def _line(name: str, apart: Figures | None, together: Figures | None) -> str:
         shown(rank.tau if rank else None, 2),
         shown(rank.top_1_percent if rank else None),
         shown(rank.top_3_percent if rank else None),
-        f"{100 * apart.coverage:.0f} %" if apart is not None and apart.coverage is not None else "–",
+        percent(apart.coverage if apart else None),
+        f"{percent(apart.faster if apart else None)} / {percent(apart.slower if apart else None)}",
         f"{len(some.refused)} / {len(some.accepted)}",
         shown(some.spill_median, 0),
         str(len(some.too_high_bounds)),

@@ -38,11 +38,12 @@ FITTED: Mapping[str, Constant] = {
     "dma_unaligned_row_ns": Constant(0.0, (0.0, 6.0, 12.0, 18.0)),
     "dma_sustained": Constant(1.0, (0.91, 0.955, 1.0)),
     "tensor_wait_ns": Constant(0.0, (0.0, 25.0, 50.0, 75.0)),
-    "rotation_depth": Constant(2, (2, 3, 4)),
     "reload_window_bytes": Constant(0, (0, 53_246, 106_492, 212_984)),
     "throttle_utilization": Constant(0.5, (0.4, 0.45, 0.5, 0.505, 0.51)),
     "throttle_window_ns": Constant(3_000.0, (3_000.0, 4_000.0, 5_000.0)),
     "vector_issue_cycles": Constant(64.0, (0.0, 20.0, 64.0)),
+    "vector_psum_issue_cycles": Constant(64.0, (20.0, 43.0, 65.0)),
+    "hbm_sustained": Constant(1.0, (0.844, 0.92, 1.0)),
     "profiler_ns": Constant(0.0, (0.0, 5_000.0, 10_000.0, 15_000.0)),
     "profiler_transfer_ns": Constant(0.0, (0.0, 45.0, 90.0, 135.0)),
 }

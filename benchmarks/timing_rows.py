@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from benchmarks import calibration_instructions, device_rows
 from benchmarks import calibration_kernels as kernels
 from benchmarks.device_rows import DeviceRow
 from nki_sim.errors import NkiError
 from nki_sim.intervals import Basis, basis
-from nki_sim.machine import Machine
-from nki_sim.profile import profile
+from nki_sim.machine import Machine, compiled_by_beta1
+from nki_sim.profile import profile, timelines
 from nki_sim.program import Program
-from nki_sim.schedule import schedule
+from nki_sim.schedule import Timeline
 
 DATA = Path(__file__).with_name("data")
 
@@ -92,6 +93,9 @@ class Programs:
             return 0
 
 
+Side = Literal["inside", "faster", "slower"]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """One row as the model predicts it, beside what the device took."""
@@ -112,8 +116,8 @@ class Outcome:
     predicted_spill_bytes: float = 0.0
     basis: Basis | None = None
     """What the width of its interval depends on; None of a single instruction."""
-    inside: bool | None = None
-    """Does the measured time lie in the interval? None where nobody asked."""
+    side: Side | None = None
+    """Where the measured time lies: inside the interval, or beyond one of its ends. None where nobody asked."""
 
     @property
     def ran_and_predicted(self) -> bool:
@@ -133,8 +137,10 @@ def besides_us(row: DeviceRow, machine: Machine) -> float:
 
 
 def as_measured(row: DeviceRow, machine: Machine) -> Machine:
-    """The machine as it was when the row was measured: a capture slows transfers down."""
-    if not row.profiled:
+    """The machine as it was when the row was measured: by its compiler, and with transfers that a capture slowed."""
+    if row.beta1:
+        machine = compiled_by_beta1(machine)
+    if not row.slowed_transfers:
         return machine
     return replace(machine, dma_software_issue_ns=machine.dma_software_issue_ns + machine.profiler_transfer_ns)
 
@@ -142,27 +148,48 @@ def as_measured(row: DeviceRow, machine: Machine) -> Machine:
 def predict_us(row: DeviceRow, programs: Programs, machine: Machine, exact: bool | None = None) -> float | None:
     """The latency alone, for refits; None where the simulator refuses the kernel. `exact` as in `schedule`."""
     try:
-        return schedule(programs.of(row), as_measured(row, machine), exact).latency_us + besides_us(row, machine)
+        lines = timelines(programs.of(row), as_measured(row, machine), exact)
     except NkiError:
         return None
+    found = _slowest(lines).latency_us + besides_us(row, machine)
+    if row.then is None:
+        return found
+    more = predict_us(_second_launch(row, row.then), programs, machine, exact)
+    return None if more is None else found + more
+
+
+def _slowest(lines: Sequence[Timeline]) -> Timeline:
+    """Of the cores."""
+    return max(lines, key=lambda line: line.latency_us)
+
+
+def _second_launch(row: DeviceRow, make: Callable[[], Program]) -> DeviceRow:
+    return replace(row, id=f"{row.id}, second launch", make=make, then=None)
 
 
 def predict(row: DeviceRow, programs: Programs, machine: Machine) -> Outcome:
     """With all that the report says of it."""
     common = (row.id, row.family, row.grid, row.what, row.measured_us)
     try:
-        timeline = schedule(programs.of(row), as_measured(row, machine))
+        lines = timelines(programs.of(row), as_measured(row, machine))
     except NkiError as error:
         return Outcome(*common, None, str(error).splitlines()[0], spilled_bytes=row.spilled_bytes)
-    besides, fields = besides_us(row, machine), profile(timeline)
-    return Outcome(
+    timeline, besides = _slowest(lines), besides_us(row, machine)
+    fields = profile(timeline)
+    first = Outcome(
         *common,
         timeline.latency_us + besides,
-        bound_us=timeline.resource_bound_us + besides,
+        bound_us=max(line.resource_bound_us for line in lines) + besides,
         spilled_bytes=row.spilled_bytes,
         predicted_spill_bytes=fields["spill_save_bytes"] + fields["spill_reload_bytes"],
         basis=basis(timeline, fields),
     )
+    if row.then is None or first.predicted is None:
+        return first
+    second = predict(_second_launch(row, row.then), programs, machine)
+    if second.predicted is None:
+        return replace(first, predicted=None, refusal=second.refusal)
+    return replace(first, predicted=first.predicted + second.predicted, bound_us=first.bound_us + second.bound_us)
 
 
 def predict_all(rows: Sequence[DeviceRow], programs: Programs, machine: Machine) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""How fast programs are timed: instructions per second of one core, by Python and by what is compiled.
+"""How fast programs are timed: instructions per second of one core, as machine code and as plain Python.
 
 python benchmarks/timing_speed.py [--against TREE]
 
@@ -93,7 +93,7 @@ class Older:
 
 def main(against: Path | None, names: list[str]) -> int:
     sys.path.insert(0, str(ROOT))
-    from nki_sim import compiled
+    from nki_sim import machine_code
 
     older = Older(against) if against else None
     print(f"{'program':<16}{'exact':>6}{'instructions':>13}{'Python/s':>12}{'compiled/s':>12}{'older/s':>12}  ratios")
@@ -104,7 +104,7 @@ def main(against: Path | None, names: list[str]) -> int:
             best = {"python": 0.0, "compiled": 0.0, "older": 0.0}
             for _ in range(3):
                 for path in (False, True):
-                    with compiled.using(path):
+                    with machine_code.using(path):
                         which = "compiled" if path else "python"
                         best[which] = max(best[which], per_s(program, exact))
                 if older is not None:

@@ -49,14 +49,19 @@ def calibrated_machine(name: str, calibration: Calibration | None) -> Machine:
     if calibration.machine != name:
         raise ValueError(f"a calibration of {calibration.machine} says nothing about {name}")
     changed = with_constants(core, dict(calibration.constants))
-    source = Source(f"measured by its user: {calibration.label}", "fitted")
+    said = f"measured by its user: {calibration.label}"
+    source, settled = Source(said, "fitted"), Source(said, "measured")
     holders = [constant.partition(".") for constant, _ in calibration.constants]
+    changed_fields = {holder for holder, *_ in holders if holder != _RATES}
     opcodes = {rest.rpartition(".")[0] for holder, _, rest in holders if holder == _RATES}
     return replace(
         changed,
         calibration=calibration.line,
         rates={name: replace(rate, source=source) if name in opcodes else rate for name, rate in changed.rates.items()},
-        sources={**core.sources, **{holder: source for holder, *_ in holders if holder != _RATES}},
+        sources={
+            name: shipped if name not in changed_fields else settled if shipped.confidence == "contested" else source
+            for name, shipped in core.sources.items()
+        },
     )
 
 

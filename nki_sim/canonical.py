@@ -1,9 +1,8 @@
 """Is this the same program as that one? Told by a digest of the program in its canonical form.
 
-Names, comments, where lines stand, what is declared and never used, and the order in which buffers are declared are no
-part of it. All that decides what a program computes and how long it takes is: the instructions in their order, what
-each touches, which of them and which buffers come of one source line (buffers of one line rotate through the same
-places), and which buffer is first where two begin or end with one instruction.
+Names, comments, source lines, what is declared and never used, and the order in which buffers are declared are no part
+of it. All that decides what a program computes and how long it takes is: the instructions in their order, and what each
+touches.
 """
 
 from __future__ import annotations
@@ -20,19 +19,20 @@ from nki_sim.program_file import template_to_json
 
 
 def digest(program: Program) -> str:
-    """32 hexadecimal digits: the same for programs that compute the same bits in the same time, by the same rows.
+    """32 hexadecimal digits: the same for programs that compute the same bits in the same time.
 
     Programs that differ in their digests may still do so.
     """
     found = hashlib.blake2b(digest_size=16)
     used, numbers = _in_order_of_use(program)
-    templates, template_numbers = _first_come(program.template_ids, len(program.templates))
-    lines = _Lines()
+    met, template_numbers = _first_come(program.kinds, len(program.templates))
+    examples = np.zeros(len(program.templates), np.int64)
+    examples[program.kinds] = program.template_ids  # any of those that differ in their lines only
     templates_json = [
-        template_to_json(replace(template, line=lines.number(template.line)))
-        for template in map(program.templates.__getitem__, templates.tolist())
+        template_to_json(replace(template, line=0))
+        for template in map(program.templates.__getitem__, examples[met].tolist())
     ]
-    kinds, kind_of = _kinds(program, used, lines)
+    kinds, kind_of = _kinds(program, used)
     header = {
         "machine": program.machine,
         "returns_tuple": program.returns_tuple,
@@ -58,25 +58,13 @@ def digest(program: Program) -> str:
     operands = program.operand_data.astype("<i8")
     operands[:, 0] = numbers[operands[:, 0]]
     for array in (
-        template_numbers[program.template_ids],
+        template_numbers[program.kinds],
         program.operand_starts,
         operands,
         kind_of,
-        *(numbers[order] for order in _places_taken_over(program, used)),
     ):
         found.update(np.ascontiguousarray(array, "<i8").tobytes())
     return found.hexdigest()
-
-
-class _Lines:
-    """Source lines by the order in which they are met: that two things share one stays known, where it stands not."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, int] = {}
-
-    def number(self, line: int) -> int:
-        """0 stays 0: what comes of no line."""
-        return self._known.setdefault(line, len(self._known) + 1) if line else 0
 
 
 def _first_come(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -107,15 +95,7 @@ def _in_order_of_use(program: Program) -> tuple[np.ndarray, np.ndarray]:
     return _first_come(named, len(program.allocations))
 
 
-def _places_taken_over(program: Program, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [used] each: the buffers by their first and by their last use, the first declared first where those are
-    one instruction: in this order they take each other's places."""
-    declared = np.sort(used)
-    first, last = (declared[np.argsort(use[declared], kind="stable")] for use in (program.first_use, program.last_use))
-    return first, last
-
-
-def _kinds(program: Program, used: np.ndarray, lines: _Lines) -> tuple[list[list[object]], np.ndarray]:
+def _kinds(program: Program, used: np.ndarray) -> tuple[list[list[object]], np.ndarray]:
     """(what the buffers `used` are, each once, in the order of the first; int64 [used], which of these each is)."""
     kinds = program.allocations.kinds
     met, _ = _first_come(program.allocations.kind_of[used], len(kinds))
@@ -124,7 +104,7 @@ def _kinds(program: Program, used: np.ndarray, lines: _Lines) -> tuple[list[list
     for at in met.tolist():
         kind = kinds[at]
         address = None if kind.address is None else [int(n) for n in kind.address]
-        said = [kind.region.name, kind.shape, str(kind.dtype), lines.number(kind.line), address]
+        said = [kind.region.name, kind.shape, str(kind.dtype), address]
         numbers[at], _ = different.setdefault(repr(said), (len(different), said))  # of two names, one kind
     return [said for _, said in different.values()], numbers[program.allocations.kind_of[used]]
 

@@ -242,6 +242,9 @@ def _elementwise(template: Template, machine: Machine) -> Cost:
         "scalar": machine.scalar_function_latency_ns if function else machine.scalar_latency_ns,
         "gpsimd": machine.gpsimd_latency_ns,
     }[engine]
+    if engine == "vector" and any(o.region is MemoryRegion.psum and o.access != "w" for o in operands):
+        latency -= (machine.vector_psum_issue_cycles - issue) / machine.clock_ghz(engine)
+        issue = machine.vector_psum_issue_cycles
     return Cost(
         engine,
         (cycles + issue) / machine.clock_ghz(engine),
@@ -365,6 +368,7 @@ def _dma(template: Template, machine: Machine) -> Cost:
     bytes_ns = bytes_on_busiest / (machine.dma_engine_bytes_per_ns * efficiency)
     partitions = max((operand.partitions for operand in tensors if operand.region.on_chip), default=machine.dma_engines)
     queue, issue_ns, start_ns = _queue(template, machine, partitions)
+    issue_ns += machine.register_access_ns * _addresses_read(template)
     spread = machine.dma_spread_ns if last > first else 0.0
     moving_ns = rows_ns + bytes_ns / machine.dma_sustained
     return Cost(
@@ -376,6 +380,17 @@ def _dma(template: Template, machine: Machine) -> Cost:
         transfer=Transfer(
             queue, not dst.region.on_chip, start_ns, first, last, moving_ns, bytes_ns, rows, nbytes // rows, nbytes
         ),
+    )
+
+
+def _addresses_read(template: Template) -> int:
+    """Places that the queue's engine has to load into a register of its own before it can issue the transfer."""
+    pairs = zip(template.operands, template.operands[1:])
+    return sum(
+        steered.indirection is not None
+        and steered.indirection[0] == "scalar"
+        and index.region is not MemoryRegion.register
+        for steered, index in pairs
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from nki_sim.cost import Cost, cost
-from nki_sim.machine import Machine
+from nki_sim.machine import GUESSED, Machine
 from nki_sim.schedule import Timeline
 
 SPILLING, SMALL, PRODUCTS, TRANSFERS, MIXED = "spilling", "small", "products", "transfers", "mixed"
@@ -198,11 +198,11 @@ def _with_priors_doubled(machine: Machine) -> Machine:
     numbers = {
         name: 2 * getattr(machine, name)
         for name, source in machine.sources.items()
-        if source.confidence == "prior" and type(getattr(machine, name)) in (int, float)
+        if source.confidence in GUESSED and type(getattr(machine, name)) in (int, float)
     }
     rates = {
         name: replace(rate, per_element=2 * rate.per_element, fixed=2 * rate.fixed, minimum=2 * rate.minimum)
-        if rate.source.confidence == "prior"
+        if rate.source.confidence in GUESSED
         else rate
         for name, rate in machine.rates.items()
     }

@@ -62,7 +62,10 @@ def sharing(machine: Machine, cores: int) -> Machine:
     A core beside an idle one would get more; kernels on two cores are written to keep both busy.
     """
     share = machine.hbm_bytes_per_ns / cores / machine.dma_engines
-    return replace(machine, dma_engine_bytes_per_ns=min(machine.dma_engine_bytes_per_ns, share))
+    if share >= machine.dma_engine_bytes_per_ns:
+        return machine
+    sustained = min(machine.dma_sustained, machine.hbm_sustained)
+    return replace(machine, dma_engine_bytes_per_ns=share, dma_sustained=sustained)
 
 
 def _stops(program: Program) -> list[str]:

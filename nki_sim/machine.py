@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-Confidence = Literal["documented", "measured", "fitted", "prior"]
+Confidence = Literal["documented", "measured", "fitted", "prior", "contested"]
 """documented: AWS says so; measured: someone with hardware did; fitted: chosen to match calibration rows;
-prior: an informed guess that no row constrains."""
+prior: an informed guess that no row constrains; contested: a prior that AWS's documentation contradicts itself about,
+or that a compiler crashed on (`nki_sim.contested` says which latencies rest on it)."""
+GUESSED: tuple[Confidence, ...] = ("prior", "contested")
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ class Machine:
     """Per partition."""
     hbm_bytes_per_ns: float
     """What the profiler divides by for MBU."""
+    hbm_sustained: float
+    """Share of that rate which two cores that use the stack at once keep up together."""
 
     # TensorE
     tensor_clock_ghz: float
@@ -173,6 +177,8 @@ class Machine:
     scalar_issue_cycles: float
     gpsimd_issue_cycles: float
     """*_issue_cycles: added to every instruction; the engine is busy."""
+    vector_psum_issue_cycles: float
+    """Of an instruction of Vector's that reads PSUM, in place of vector_issue_cycles; its result is there as early."""
     vector_latency_ns: float
     scalar_latency_ns: float
     scalar_function_latency_ns: float
@@ -236,12 +242,14 @@ class Machine:
     """Read-add-write transfers (dma_compute)."""
 
     # what the compiler decides
-    rotation_depth: int
-    """Places that a tile allocated in a loop rotates through."""
+    renames_tiles: bool
+    """A tile that is written anew as a whole is a new one."""
     reload_window_bytes: int
     """Of a partition, of other tiles allocated since: a tile loaded again sooner is not loaded."""
     reorder_reach: int
     """Rows of the program by which an instruction may be taken earlier than it is written."""
+    tensor_runs_ahead: bool
+    """TensorE does later products while one waits for whatever it is; else not while what one reads is computed."""
 
     # the rest
     register_access_ns: float
@@ -320,6 +328,9 @@ _SLOW = Source("NKI isa pages of SDK v2.26.1; above one cycle per element, which
 _UNPUBLISHED = Source("not published; like its kin", "prior")
 _GPSIMD = Source("not published; 150 cycles to start a GpSimd program, then one element per cycle", "prior")
 
+_LIKE_A_SCAN = Source("not published; each element waits for the one before, as tensor_tensor_scan", "prior")
+_ACROSS_PARTITIONS = Source("not published; a program that reads once and halves 128 partitions 7 times", "prior")
+
 _RATES_V2_26 = {
     # SDK v2.26.1 nki.isa pages: "max(64, N) cycles" unless said
     "tensor_copy": Rate(source=_COPIES),
@@ -328,7 +339,7 @@ _RATES_V2_26 = {
     "scalar_tensor_tensor": Rate(source=_PAIRS),
     "tensor_reduce": Rate(source=_SUMS),
     "tensor_scalar_reduce": Rate(fixed=64),
-    "tensor_scalar_cumulative": Rate(source=_UNPUBLISHED),
+    "tensor_scalar_cumulative": Rate(per_element=2, source=_LIKE_A_SCAN),
     "tensor_tensor_scan": Rate(per_element=2, source=_SLOW),
     "select_reduce": Rate(per_element=2, source=_UNPUBLISHED),
     "tensor_copy_predicated": Rate(per_element=2, source=_SLOW),
@@ -354,7 +365,7 @@ _RATES_V2_26 = {
     "iota": Rate(fixed=150, minimum=1),
     "local_gather": Rate(fixed=150, minimum=1, source=_GPSIMD),
     "nc_n_gather": Rate(fixed=150, minimum=1, source=_GPSIMD),
-    "tensor_partition_reduce": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "tensor_partition_reduce": Rate(per_element=8, fixed=150, minimum=1, source=_ACROSS_PARTITIONS),
     "nonzero_with_count": Rate(fixed=150, minimum=1, source=_GPSIMD),
     "sequence_bounds": Rate(fixed=150, minimum=1, source=_GPSIMD),
     "topk": Rate(
@@ -379,7 +390,8 @@ _RATES_V2_26 = {
 
 def _elsewhere(source: Source) -> Source:
     """On another generation: what was measured or fitted on trn2 is a guess there."""
-    return Source(f"as on trn2: {source.text}", source.confidence if source.confidence == "documented" else "prior")
+    kept = source.confidence in ("documented", "contested")
+    return Source(f"as on trn2: {source.text}", source.confidence if kept else "prior")
 
 
 def _rates_elsewhere(rates: Mapping[str, Rate]) -> dict[str, Rate]:
@@ -452,6 +464,7 @@ _TRN2_OWN: Table = {
     "sbuf_partition_bytes": (212_984, _SBUF, "documented"),
     "sbuf_physical_partition_bytes": (224 << 10, _ARCH2 + ": 224 KiB", "documented"),
     "hbm_bytes_per_ns": (716.0, "profiler MBU of the matmul tutorial (C01: 272 GB/s = 38.06 %)", "measured"),
+    "hbm_sustained": (0.844, "G003: 1,250 MB in 2,070 us, two cores: 604 of 716 bytes/ns", "fitted"),
     "tensor_clock_ghz": (2.4, _ARCH2, "documented"),
     "tensor_min_cycles": (64, _TABLE[0], "documented"),
     "tensor_fp32_passes": (4, _ARCH2 + "; M17: 859 ns for 512 columns", "documented"),
@@ -460,7 +473,11 @@ _TRN2_OWN: Table = {
     "stationary_columns_per_cycle": (1.86, "M25: 191 - 105 ns = three more passes of 128 columns", "fitted"),
     "stationary_latency_ns": (76.3, "M25: 105 ns less one pass of 128 columns", "fitted"),
     "tensor_pass_ns": (1.45, "M17: 859 ns less four passes of 512 columns", "fitted"),
-    "tensor_tile_slowdown": (1.0, "nki.isa.nc_matmul, tiling mode: tiles work at once; no row has one", "prior"),
+    "tensor_tile_slowdown": (
+        1.0,
+        "nki.isa.nc_matmul, tiling mode: row tiles run in parallel; its table: column 0, size 128; no row has one",
+        "contested",
+    ),
     "tensor_wait_ns": (50.0, "A001-A075, C001-C047: order and spacing of the settings", "fitted"),
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
@@ -471,7 +488,8 @@ _TRN2_OWN: Table = {
     "vector_clock_ghz": (0.96, _ARCH2, "documented"),
     "scalar_clock_ghz": (1.2, _ARCH2, "documented"),
     "gpsimd_clock_ghz": (1.2, _ARCH2, "documented"),
-    "vector_issue_cycles": (20.0, "C04: 553 ns per 512 columns added; K031", "fitted"),
+    "vector_issue_cycles": (20.0, "K031: at most 29 ns besides the elements", "fitted"),
+    "vector_psum_issue_cycles": (65.0, "Q073-Q090, K = 256: 617 ns per 512 columns added", "fitted"),
     "scalar_issue_cycles": (64.0, "least issue interval in the published formulas", "prior"),
     "gpsimd_issue_cycles": (0.0, "contained in the 150 cycles of its programs", "prior"),
     "vector_latency_ns": (136.0, "M22, M23: 157 ns beside one element per cycle, less issue", "fitted"),
@@ -480,7 +498,7 @@ _TRN2_OWN: Table = {
     "gpsimd_latency_ns": (100.0, "like Vector", "prior"),
     "vector_perf_copy_16bit": (4.0, _ARCH2 + ", Vector performance mode", "documented"),
     "vector_perf_copy_16bit_slow": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
-    "vector_perf_copy_32bit": (2.0, "256-wide datapath for 4-byte types; M24: 481 ns for 512 elements", "fitted"),
+    "vector_perf_copy_32bit": (1.65, "M24: 481 ns for 512 elements; 256 bytes wide, so 2 at most", "fitted"),
     "vector_perf_tensor_16bit": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
     "stride_limit_bytes": (16, _ARCH1 + ", access pattern: SBUF and PSUM", "documented"),
     "stride_slowdown": (2.0, _ARCH1 + ", access pattern: each read or write interface", "documented"),
@@ -512,15 +530,20 @@ _TRN2_OWN: Table = {
     "dma_plain_descriptors": ("software", "trn2_device: plain dma_copy of NKI 0.6", "measured"),
     "dma_transpose_efficiency": (0.9, "NKI DMA bandwidth guide: HBM to SBUF at most 90 %", "documented"),
     "dma_transpose_onchip_efficiency": (0.5, "NKI DMA bandwidth guide: SBUF to SBUF at most 50 %", "documented"),
-    "dma_transpose_4byte_slowdown": (4.0, "documented only as slow", "prior"),
+    "dma_transpose_4byte_slowdown": (
+        4.0,
+        _PAGES + ", dma_transpose: 2 and 4 bytes, hardware descriptors 2 alone; a Beta 1 compiler crashed on 4",
+        "contested",
+    ),
     "dma_accumulate_efficiency": (0.5, "Trainium3 architecture guide, of earlier generations", "documented"),
-    "rotation_depth": (3, "A001-D010, K001-K014: three or four fit, two and unlimited do not", "fitted"),
+    "renames_tiles": (True, "Q096, Q099: a tile filled in every pass is as fast as a new one", "measured"),
     "reload_window_bytes": (
         106_492,
         "L001, Q067-Q072: half of SBUF; C01 reloads from further",
         "fitted",
     ),
     "reorder_reach": (64, "K030, K031: an engine's waits are filled by the next iteration; 16 to 256 alike", "prior"),
+    "tensor_runs_ahead": (False, "trn2_device, heads_loop: 3.1 us a head of 96 x 32, in program order", "measured"),
     "profiler_ns": (10_000.0, "A001-D010: what all settings share; N001: profiled 22.3 us, run 7.2 us", "fitted"),
     "profiler_transfer_ns": (90.0, "C001-C003 (profiled) 0.74 us, Q067-Q090 (run) 0.65 us", "fitted"),
     "register_access_ns": (640.0, "published TENSOR_LOAD durations, 640-930 ns", "measured"),
@@ -614,7 +637,7 @@ TRN2: Machine = _filled(
     _TRN2,
     name="trn2",
     product="Trainium2",
-    calibration="calibrated: fitted to published trn2 measurements, 240 whole kernels and 20 micro rows",
+    calibration="calibrated: fitted to published trn2 measurements, 276 whole kernels and 20 micro rows",
 )
 TRN3: Machine = _filled(
     Machine,
@@ -634,6 +657,20 @@ TARGETS: Mapping[str, str] = {target: machine.name for machine in MACHINES.value
 SIMULATED_VERSION = 3
 """The newest NeuronCore whose instructions and dtypes are simulated. A newer machine runs those, at its own rates;
 what only it has can be named, not run."""
+
+
+def compiled_by_beta1(core: Machine) -> Machine:
+    """The generation as the compiler of NKI's first beta (`neuronxcc.nki`) used it.
+
+    It renamed nothing, let TensorE run ahead into any gap, and its instructions that read PSUM issued as fast as
+    others: with 65 cycles each, row K031 would have been 6 % faster than Vector can be.
+    """
+    return replace(
+        core,
+        renames_tiles=False,
+        tensor_runs_ahead=True,
+        vector_psum_issue_cycles=core.vector_issue_cycles,
+    )
 
 
 def machine(name: str) -> Machine:

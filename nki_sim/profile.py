@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nki_sim.compiler.spills import Spill
+from nki_sim.contested import contested
 from nki_sim.cost import Cost
 from nki_sim.intervals import Interval, interval
 from nki_sim.joint import schedule_jointly
@@ -68,6 +69,8 @@ class Measurement:
     """How far the latency may be off the exact schedule; 0 when every instruction was scheduled."""
     cores: int = 1
     """NeuronCores that it runs on at once (LNC)."""
+    contested: tuple[str, ...] = ()
+    """As the function of that name."""
 
 
 def measure(
@@ -98,7 +101,7 @@ def timelines(
 def summarise(line: Timeline) -> Measurement:
     """Everything there is to say about a timeline."""
     waits, summary = stalls(line), profile(line)
-    prediction = interval(line, summary)
+    prediction, facts = interval(line, summary), contested([line])
     return Measurement(
         line.latency_us,
         line.resource_bound_us,
@@ -110,10 +113,11 @@ def summarise(line: Timeline) -> Measurement:
         *useful_work(line.program, line.costs),
         low_precision(line.program),
         prediction.interval,
-        prediction.rests_on,
+        (*prediction.rests_on, *([f"contested: {', '.join(facts)}"] if facts else [])),
         dict(line.resource_us),
         line.exact,
         line.error_percent,
+        contested=facts,
     )
 
 
@@ -156,6 +160,7 @@ def _together(cores: Sequence[Measurement], core: Machine) -> Measurement:
         rests_on=(*last.rests_on, f"the cores share {core.hbm_bytes_per_ns:g} GB/s of HBM in equal parts"),
         resource_us={name: max(measured.resource_us[name] for measured in cores) for name in last.resource_us},
         cores=count,
+        contested=tuple(sorted({what for measured in cores for what in measured.contested})),
     )
 
 

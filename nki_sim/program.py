@@ -9,7 +9,7 @@ operand). A program can be stored, shipped, executed on arrays and timed without
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
 from math import prod
@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nki_sim import compiled
 from nki_sim.allocations import Allocations
 from nki_sim.dtypes import DType
 from nki_sim.memory import Allocation, MemoryRegion
 from nki_sim.patterns import Pattern
+from nki_sim.region_lists import gathered, uses_of
 
 
 class Engine(Enum):
@@ -271,14 +271,7 @@ class Program:
         replaces the whole stream's.
         """
         data = self.operand_data if operand_data is None else operand_data
-        core = compiled.functions()
-        if core is None:
-            counts = np.diff(self.operand_starts)[order]
-            starts = np.zeros(len(order) + 1, np.int64)
-            np.cumsum(counts, out=starts[1:])
-            data = data[np.repeat(self.operand_starts[:-1][order] - starts[:-1], counts) + np.arange(starts[-1])]
-        else:
-            starts, data = core.gathered(*map(compiled.flat, (order, self.operand_starts, data)))
+        starts, data = gathered(_flat(order), _flat(self.operand_starts), _flat(data))
         first_copy = np.full(len(self) + 1 if self.edges else 0, -1, np.int64)
         if self.edges:
             first_copy[order[::-1]] = np.arange(len(order))[::-1]
@@ -306,6 +299,13 @@ class Program:
         return Sites(of_kind[self.allocations.kind_of], tuple(examples.values()))
 
     @cached_property
+    def kinds(self) -> np.ndarray:
+        """int64 [instructions]: a number for its template, the same for templates that differ in their lines only."""
+        known: dict[Template, int] = {}
+        alike = [known.setdefault(replace(template, line=0), len(known)) for template in self.templates]
+        return np.array(alike, np.int64)[self.template_ids]
+
+    @cached_property
     def operand_rows(self) -> np.ndarray:
         """int64 [operands]: the row that each belongs to."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.operand_starts))
@@ -319,6 +319,18 @@ class Program:
             return np.zeros(0, np.int64)
         return flat[bases[self.template_ids[rows]] + np.arange(len(rows)) - self.operand_starts[:-1][rows]]
 
+    @property
+    def stream(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """template_ids, operand_starts and operand_data as int64, as functions under `jit` want them."""
+        return _flat(self.template_ids), _flat(self.operand_starts), _flat(self.operand_data)
+
+    @cached_property
+    def operand_table(self) -> tuple[np.ndarray, np.ndarray]:
+        """(int64 [templates]: where the operands of each begin among all templates'; bool: is that one written?)."""
+        bases = np.cumsum([0, *[len(template.operands) for template in self.templates]])[:-1]
+        writes = np.array([o.access != "r" for template in self.templates for o in template.operands], np.bool_)
+        return bases, writes
+
     @cached_property
     def writes(self) -> np.ndarray:
         """bool [operands]: is it written?"""
@@ -327,19 +339,7 @@ class Program:
     @cached_property
     def uses(self) -> Uses:
         """Who touches its buffers, in the order of the rows."""
-        count = len(self.allocations)
-        core = compiled.functions()
-        if core is not None:
-            bases = np.cumsum([0] + [len(template.operands) for template in self.templates])[:-1]
-            writes = np.array([o.access != "r" for template in self.templates for o in template.operands], np.bool_)
-            stream = (self.template_ids, self.operand_starts, self.operand_data)
-            return Uses(*core.uses_of(*map(compiled.flat, stream), bases, writes, count))
-        rows, buffers = self.operand_rows, self.operand_data[:, 0]
-        first, last = np.full(count, len(self), np.int64), np.full(count, -1, np.int64)
-        last[buffers] = rows  # rows ascend, and the last assignment to an index stays
-        first[buffers[::-1]] = rows[::-1]
-        touches = np.bincount(buffers, minlength=count)
-        return Uses(first, last, touches, np.bincount(buffers[self.writes], minlength=count))
+        return Uses(*uses_of(*self.stream, *self.operand_table, len(self.allocations)))
 
     @cached_property
     def last_use(self) -> np.ndarray:
@@ -361,3 +361,7 @@ class Program:
     def first_use(self) -> np.ndarray:
         """int64 [allocations]: the first row that touches it; the number of rows if none does."""
         return self.uses.first
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, np.int64)

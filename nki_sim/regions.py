@@ -7,20 +7,16 @@ tiles do not conflict although their byte ranges interleave. A box contains all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import repeat
 
 import numpy as np
 
-from nki_sim import compiled
 from nki_sim.errors import TooLong
 from nki_sim.memory import Allocation
-from nki_sim.ordering import in_turn
 from nki_sim.program import Operand, Program
+from nki_sim.region_lists import alike_lists, in_turn, overlapping, regions_of
 
-_NO_REGION = -1
 _MOST_OVERLAPS = 5_000_000
 """Pairs of views of one buffer that share bytes; the shipped seeds have less than a fiftieth of it."""
 _MAX_LEVELS = 6
@@ -51,34 +47,10 @@ class Lists:
         np.cumsum([len(each) if each else 0 for each in given], out=starts[1:])
         return cls(starts, np.fromiter((value for each in given if each for value in each), np.int64, int(starts[-1])))
 
-    @classmethod
-    def by_number(cls, given: Mapping[int, Sequence[int]], count: int) -> Lists:
-        """What is given for some numbers below `count`, and nothing for the others."""
-        if not given:
-            return cls.empty(count)
-        starts = np.zeros(count + 1, np.int64)
-        for number, mine in given.items():
-            starts[number + 1] = len(mine)
-        np.cumsum(starts, out=starts)
-        values = (value for number in sorted(given) for value in given[number])
-        return cls(starts, np.fromiter(values, np.int64, int(starts[-1])))
-
-    def tuples(self) -> list[tuple[int, ...]]:
-        starts = self.starts[:-1]
-        counts = np.diff(self.starts)
-        found = np.empty(len(counts), object)
-        for size in range(int(counts.max(initial=0)) + 1):
-            alike = np.flatnonzero(counts == size)
-            columns = [self.values[starts[alike] + k].tolist() for k in range(size)]
-            together = zip(*columns) if size else repeat((), len(alike))
-            found[alike] = np.fromiter(together, object, len(alike))
-        in_order: list[tuple[int, ...]] = found.tolist()
-        return in_order
-
 
 @dataclass(frozen=True)
 class Regions:
-    """As arrays, and the same made of tuples for whoever goes through them with Python."""
+    """The distinct views of buffers that instructions wait for each other about, by number."""
 
     reads: Lists
     """By instruction: the regions it reads, without those that no instruction writes."""
@@ -97,93 +69,24 @@ class Regions:
     def __len__(self) -> int:
         return len(self.buffers)
 
-    @cached_property
-    def read(self) -> list[tuple[int, ...]]:
-        return self.reads.tuples()
-
-    @cached_property
-    def written(self) -> list[tuple[int, ...]]:
-        return self.writes.tuples()
-
-    @cached_property
-    def overlaps(self) -> list[tuple[int, ...] | None]:
-        """By region: the other regions that share bytes with it, if there are any."""
-        return [others or None for others in self.overlapping.tuples()]
-
-    @cached_property
-    def of_buffer(self) -> dict[int, tuple[int, ...]]:
-        """Buffer number to its regions."""
-        return _by_buffer(self.buffers)
-
-    @cached_property
-    def places(self) -> list[tuple[int, int]]:
-        """By region: (shape, offset)."""
-        return list(zip(self.shapes.tolist(), self.offsets.tolist()))
-
-    @cached_property
-    def first_writer(self) -> dict[int, int]:
-        """Region to the first instruction that writes it."""
-        found: dict[int, int] = {}
-        for row, regions in zip(range(len(self.written) - 1, -1, -1), reversed(self.written)):
-            for region in regions:
-                found[region] = row
-        return found
-
 
 def find_regions(program: Program) -> Regions:
     operands = [operand for template in program.templates for operand in template.operands]
-    bases = np.cumsum([0] + [len(template.operands) for template in program.templates])[:-1]
-    starts = program.operand_starts
-    counts = np.diff(starts)
-    if not len(counts) or not operands:
+    if not len(program) or not operands:
         none, nothing = Lists.empty(len(program)), np.zeros(0, np.int64)
         return Regions(none, none, Lists.empty(0), nothing, nothing, nothing)
-    writes = np.array([operand.access != "r" for operand in operands])
     shapes: dict[tuple[object, ...], int] = {}
     shape_of = np.array([shapes.setdefault(_shape_key(operand), len(shapes)) for operand in operands])
     example: dict[int, Operand] = {}
     for operand, shape in zip(operands, shape_of.tolist()):
         example.setdefault(shape, operand)
     on_chip = program.sites.each(lambda a: a.region.on_chip) == 1
-
-    core = compiled.functions()
-    if core is None:
-        reads, written_to, of_region, written = _in_order(program, bases, writes, shape_of, on_chip)
-    else:
-        ids, data = compiled.flat(program.template_ids), compiled.flat(program.operand_data)
-        *lists, buffers, shape_numbers, offsets, written = core.regions_of(
-            ids, compiled.flat(starts), data, bases, writes, shape_of, on_chip
-        )
-        reads, written_to, of_region = Lists(*lists[:2]), Lists(*lists[2:]), (buffers, shape_numbers, offsets)
-    overlapping = _all_overlaps(program, written, of_region, lambda shape: example[shape])
-    return Regions(reads, written_to, overlapping, *of_region)
-
-
-def _in_order(
-    program: Program, bases: np.ndarray, writes: np.ndarray, shapes: np.ndarray, on_chip: np.ndarray
-) -> tuple[Lists, Lists, tuple[np.ndarray, ...], np.ndarray]:
-    """(the regions that each row reads, those it writes; buffers, shapes and offsets of all; by buffer, is it written?)
-
-    `bases`: by template, where its operands begin in `writes` and `shapes`; `on_chip`: by buffer.
-    """
-    rows, starts = program.operand_rows, program.operand_starts
-    number = bases[program.template_ids[rows]] + (np.arange(len(rows)) - starts[rows])
-    buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
-    written = np.zeros(len(program.allocations), np.bool_)
-    written[buffers[writes[number]]] = True
-    tracked = (written | on_chip)[buffers]
-    fine = numbered(buffers[tracked] * (int(shapes.max()) + 1) + shapes[number][tracked], offsets[tracked])
-    _, first, ids = np.unique(fine, return_index=True, return_inverse=True)
-    region_of = np.full(len(rows), _NO_REGION, np.int64)
-    region_of[tracked] = ids.reshape(-1)
-    of_region = tuple(column[tracked][first] for column in (buffers, shapes[number], offsets))
-    reading, writing = ~writes[number] & tracked, writes[number] & tracked
-    return (
-        Lists.by_row(rows[reading], region_of[reading], len(program)),
-        Lists.by_row(rows[writing], region_of[writing], len(program)),
-        of_region,
-        written,
+    *lists, buffers, shape_numbers, offsets, written = regions_of(
+        *program.stream, *program.operand_table, shape_of, on_chip
     )
+    of_region = (buffers, shape_numbers, offsets)
+    shared = _all_overlaps(program, written, of_region, lambda shape: example[shape])
+    return Regions(Lists(*lists[:2]), Lists(*lists[2:]), shared, *of_region)
 
 
 def numbered(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
@@ -192,15 +95,6 @@ def numbered(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
     if int(coarse.max(initial=0)) >= (1 << 62) // span:
         _, coarse = np.unique(coarse, return_inverse=True)
     return coarse.reshape(-1).astype(np.int64) * span + fine
-
-
-def _by_buffer(buffers: np.ndarray) -> dict[int, tuple[int, ...]]:
-    """Buffer to its regions; `buffers`, int64 by region, ascend."""
-    found, starts, counts = np.unique(buffers, return_index=True, return_counts=True)
-    by_buffer: dict[int, tuple[int, ...]] = dict(zip(found.tolist(), zip(starts.tolist())))
-    for k in np.flatnonzero(counts > 1).tolist():
-        by_buffer[int(found[k])] = tuple(range(starts[k], starts[k] + counts[k]))
-    return by_buffer
 
 
 def _shape_key(operand: Operand) -> tuple[object, ...]:
@@ -249,15 +143,7 @@ def _with_same_views(
     sizes: dict[tuple[int, int], int] = {}
     size_of = program.sites.each(lambda a: sizes.setdefault((a.partition_bytes, a.nbytes), len(sizes)))
     kinds = size_of[buffers[begins]]
-    core = compiled.functions()
-    if core is None:
-        known: dict[tuple[object, ...], int] = {}
-        bounds = zip(kinds.tolist(), begins.tolist(), ends.tolist())
-        keys = [(kind, shapes[low:high].tobytes(), offsets[low:high].tobytes()) for kind, low, high in bounds]
-        numbers = np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
-        count = len(known)
-    else:
-        numbers, count = core.alike_lists(begins, ends, kinds, shapes, offsets)
+    numbers, count = alike_lists(begins, ends, kinds, shapes, offsets)
     return np.split(in_turn(numbers, count), np.cumsum(np.bincount(numbers, minlength=count))[:-1]) if count else []
 
 
@@ -270,8 +156,7 @@ def _overlapping(allocation: Allocation, views: Sequence[tuple[Operand, np.ndarr
     boxes = [_boxes(operand, offsets, levels) for operand, offsets in views]
     low, high = (np.concatenate(sides) for sides in zip(*boxes))
     groups = _apart(low, high)
-    core = compiled.functions()
-    counts, others = (core.overlapping if core is not None else _shared)(low, high, groups.starts, groups.values, most)
+    counts, others = overlapping(low, high, groups.starts, groups.values, most)
     if len(counts) and counts[0] < 0:
         raise TooLong(
             f"more than {_MOST_OVERLAPS:,} pairs of its views share bytes, many of {allocation.describe()}: "
@@ -289,26 +174,6 @@ def _apart(low: np.ndarray, high: np.ndarray) -> Lists:
         group = group.reshape(-1)
     count = int(group.max(initial=-1)) + 1
     return Lists.by_row(np.sort(group), in_turn(group, count), count)
-
-
-def _shared(
-    low: np.ndarray, high: np.ndarray, group_starts: np.ndarray, groups: np.ndarray, most: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """As compiled_waits.overlapping."""
-    counts = np.zeros(len(low), np.int64)
-    found: list[np.ndarray] = [np.zeros(0, np.int64)] * len(low)
-    for begin, end in zip(group_starts[:-1].tolist(), group_starts[1:].tolist()):
-        some = groups[begin:end]
-        for index in some.tolist() if end - begin > 1 else ():
-            hit = np.all((low[some] < high[index]) & (low[index] < high[some]), axis=1)
-            others = some[hit]
-            found[index] = others[others != index]
-            counts[index] = len(found[index])
-            most -= len(found[index])
-            if most < 0:
-                counts[0] = -1
-                return counts, found[0]
-    return counts, np.concatenate(found)
 
 
 def _levels(allocation: Allocation, operands: Sequence[Operand]) -> list[int]:

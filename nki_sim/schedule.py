@@ -15,17 +15,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nki_sim import compiled as machine_code
-from nki_sim import compiled_pass, one_pass
+from nki_sim import machine_code, schedule_pass
 from nki_sim.collector import collector_resting
 from nki_sim.compiler.loads import order_of_need, without_repeated_loads
+from nki_sim.compiler.renames import with_a_tile_for_each_content
 from nki_sim.compiler.spills import Spill, with_spills
 from nki_sim.cost import RESOURCES, Cost, cost
 from nki_sim.machine import Machine
 from nki_sim.meetings import meeting_rows
 from nki_sim.program import Program
-from nki_sim.steady import per_iteration_ns, shorten
+from nki_sim.steady import extrapolation, shorten
 from nki_sim.unroll import unrolled
+
+SHARED = {"sbuf": "sbuf port", "psum": "psum port", "descriptors": "gpsimd cores"}
+"""`ports` of a price to what only one user has at a time: Vector or GpSimd, Vector or Scalar, and GpSimd's cores, which
+compute or write descriptors."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Timeline:
     """Scheduled."""
     resource_bound_us: float
     resource_us: dict[str, float]
-    """Time each resource is busy at least; `dma` is the busiest DMA engine."""
+    """Time each resource is busy at least; `dma` is the busiest DMA engine; and what several share (SHARED)."""
     shown: Program
     """What the arrays below are about: `program`, or its beginning and end when its loop was extrapolated."""
     start_ns: np.ndarray
@@ -78,7 +82,7 @@ _TRUSTED_ERROR_PERCENT = 1.0
 def schedule(program: Program, machine: Machine, exact: bool | None = None, meetings: Sequence[float] = ()) -> Timeline:
     """Device loops with constant bounds count with all their passes.
 
-    exact: False extrapolates steady loops, True never does; None decides by length. Raises NotSupported for
+    exact: False extrapolates loops that are steady, True none; None decides by length. Raises NotSupported for
     an opcode without a price, and for a loop that runs as often as a register says (see `unrolled`).
     `meetings`: ns before which this core's meetings with another do not begin, in their order (nki_sim.joint).
     """
@@ -95,14 +99,14 @@ def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Se
     shortened = shorten(program, machine) if extrapolate else None
     shown = program if shortened is None else shortened.program
     held = dict(zip(meeting_rows(shown).tolist(), meetings))
-    best = compiled_pass.timed(shown, machine, costs, held, bound_ns) or one_pass.timed(
-        shown, machine, costs, held, bound_ns
-    )
+    best = schedule_pass.timed(shown, machine, costs, held, bound_ns)
     latency_ns, error = best.latency_ns, 0.0
     if shortened is not None:
-        more_ns, error = per_iteration_ns(shortened, best.end)
-        latency_ns += shortened.left_out * more_ns
-        error *= 100 * shortened.left_out / (shortened.left_out + shortened.kept)
+        more = extrapolation(shortened, machine, costs, best)
+        if more is None:
+            return _schedule(given, machine, True, meetings)
+        latency_ns += more.more_ns
+        error = 100 * more.error * more.more_ns / latency_ns
         if exact is None and error > _TRUSTED_ERROR_PERCENT:
             return _schedule(given, machine, True, meetings)
     latency_ns = max(latency_ns, bound_ns)
@@ -132,7 +136,8 @@ def compiled(program: Program, machine: Machine) -> Program:
 
     Raises NotSupported where a device loop is too long, CapacityExceeded where one instruction's tiles do not fit.
     """
-    program = without_repeated_loads(unrolled(program), machine)
+    program = with_a_tile_for_each_content(unrolled(program), machine)
+    program = without_repeated_loads(program, machine)
     order = order_of_need(program)
     if (np.diff(order) != 1).any():
         program = program.with_rows(order)
@@ -145,10 +150,11 @@ def resource_bound(program: Program, costs: Sequence[Cost], machine: Machine) ->
     for number, template in enumerate(program.templates):
         if isinstance(template.attrs, Spill):
             counts[number] = 0
-    busy = dict.fromkeys((*RESOURCES, "dma"), 0.0)
+    busy = dict.fromkeys((*RESOURCES, "dma", *SHARED.values()), 0.0)
     engines = np.zeros(machine.dma_engines)
     for price, count in zip(costs, counts):
-        busy[price.resource] += price.busy_ns * count
+        for name in (price.resource, *[SHARED[port] for port in price.ports]):
+            busy[name] += price.busy_ns * count
         if price.transfer is not None:
             move = price.transfer
             engines[move.first_engine : move.last_engine + 1] += move.peak_engine_ns * count

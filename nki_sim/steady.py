@@ -2,18 +2,22 @@
 
 A program whose instructions, and what they wait for, repeat with a fixed period reaches a steady state: each further
 iteration adds the same time. Such a program is cut to its first iterations and whatever follows the loop; the rest is
-extrapolated, and two estimates of the time per iteration tell how far to trust it.
+extrapolated, and two estimates of the time per iteration tell how far to trust it. What changes slowly is carried over
+what is left out: where TensorE would become cold or warm there, or transfers would be put off further, all is timed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
+from nki_sim.cost import Cost
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Program
+from nki_sim.schedule_pass import Pass, cooled, is_product
 from nki_sim.structure import dependence_structure
 
 _FEWEST_KEPT = 12
@@ -99,7 +103,7 @@ def shorten(program: Program, machine: Machine) -> Shortened | None:
     """The program without most iterations of its main loop; None when nothing is gained."""
     if program.edges or program.loops or not len(program):
         return None
-    found = find_repetition(program.template_ids, dependence_structure(program))
+    found = find_repetition(program.kinds, dependence_structure(program))
     if found is None:
         return None
     kept = max(_FEWEST_KEPT, -(-_ROWS_KEPT // found.period), _FILLS * _iterations_that_fill(program, found, machine))
@@ -139,14 +143,63 @@ def _iterations_that_fill(program: Program, found: Repetition, machine: Machine)
     return most
 
 
-def per_iteration_ns(shortened: Shortened, ends: np.ndarray) -> tuple[float, float]:
-    """(ns that one more iteration takes, how far two estimates of it differ as a fraction).
+@dataclass(frozen=True)
+class Extrapolation:
+    more_ns: float
+    """All that the iterations take that are left out."""
+    error: float
+    """How far that may be off, as a fraction of it."""
 
-    `ends` are the instructions' end times; an iteration ends when its last instruction does.
+
+_LEAST_ERROR = 2e-3
+"""What two estimates that agree may both be off."""
+_SAME_SHARE = 0.01
+"""Of TensorE's products: how many more may be cold in what is left out than in what was timed."""
+
+
+def extrapolation(shortened: Shortened, machine: Machine, costs: Sequence[Cost], found: Pass) -> Extrapolation | None:
+    """What the iterations add that are left out; None where they are not like those that were timed (`found`).
+
+    An iteration ends when its last instruction does.
     """
-    first, last = shortened.start, shortened.start + shortened.kept * shortened.period
-    finished = np.maximum.accumulate(ends[first:last].reshape(shortened.kept, shortened.period).max(axis=1))
-    half, quarter = shortened.kept // 2, max(1, shortened.kept // 4)
-    late = (finished[-1] - finished[half - 1]) / (shortened.kept - half)
-    early = (finished[half - 1 + quarter] - finished[half - 1]) / quarter
-    return float(late), float(abs(late - early) / late) if late > 0 else 0.0
+    first, kept = shortened.start, shortened.kept
+    last = first + kept * shortened.period
+    finished = np.maximum.accumulate(found.end[first:last].reshape(kept, shortened.period).max(axis=1))
+    half, quarter = kept // 2, max(1, kept // 4)
+    late = float(finished[-1] - finished[half - 1]) / (kept - half)
+    early = float(finished[half - 1 + quarter] - finished[half - 1]) / quarter
+    put_off = found.latency_ns - float((found.end + _latencies(shortened, costs)).max(initial=0.0))
+    if late <= 0.0 or put_off > late or not _stays_as_warm(shortened, machine, costs, found, late):
+        return None
+    return Extrapolation(shortened.left_out * late, abs(late - early) / late + _LEAST_ERROR)
+
+
+def _latencies(shortened: Shortened, costs: Sequence[Cost]) -> np.ndarray:
+    return np.array([price.latency_ns for price in costs])[shortened.program.template_ids]
+
+
+def _stays_as_warm(
+    shortened: Shortened, machine: Machine, costs: Sequence[Cost], found: Pass, iteration_ns: float
+) -> bool:
+    """Whether TensorE's array is as often cold in the iterations left out as in the last quarter of those timed, which
+    they repeat: its throttle adds up what an iteration lacks, and may need any number of them to tell."""
+    program, period, kept = shortened.program, shortened.period, shortened.kept
+    rows = np.flatnonzero(is_product(costs)[program.template_ids])
+    rows = rows[np.argsort(found.start[rows], kind="stable")]
+    quarter = max(1, kept // 4)
+    end = shortened.start + kept * period
+    timed, repeated = rows[rows < end], rows[(rows >= end - quarter * period) & (rows < end)]
+    if not len(repeated):
+        return True
+    is_cold, state = np.zeros(len(program), np.bool_), np.zeros(3)
+    cooled(program, machine, costs, timed, found.start[timed], is_cold, state)
+    expected, total, blocks = int(is_cold[repeated].sum()), 0, -(-shortened.left_out // quarter)
+    for block in range(1, blocks + 1):
+        before = state[1:].copy()
+        starts = found.start[repeated] + block * quarter * iteration_ns
+        cold = cooled(program, machine, costs, repeated, starts, is_cold, state)
+        total += cold
+        if np.array_equal(before, state[1:]):  # from here on all are alike
+            total += (blocks - block) * cold
+            break
+    return abs(total - blocks * expected) <= _SAME_SHARE * blocks * len(repeated)

@@ -7,12 +7,10 @@ goes over from fresh tiles to one tile, or from one tile's end to another's star
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from nki_sim import compiled
 from nki_sim.program import Operand, Program
+from nki_sim.region_lists import numbers_of, since_last
 from nki_sim.regions import numbered
 
 
@@ -22,7 +20,7 @@ def dependence_structure(program: Program) -> np.ndarray:
     The numbers are sums of random multiples, drawn anew each time: no kernel can aim at two that only look alike.
     """
     mix = _Mix()
-    rows_sum = mix(program.template_ids.astype(np.int64))
+    rows_sum = mix(program.kinds)
     if not len(program.operand_data):
         return rows_sum
     touches = _Touches(program)
@@ -66,14 +64,13 @@ class _Touches:
         self.rows = np.repeat(np.arange(len(program)), counts)[at]
         self.slots = at - program.operand_starts[self.rows]
         which, (buffers, offsets) = which[at], program.operand_data[at].T
-        core = compiled.functions()
-        before, self.since_buffer = _since_last(buffers, len(program.allocations), at, core)
+        before, self.since_buffer = _since_last(buffers, len(program.allocations), at)
         """Operands since the same buffer was touched, 0 for the first time."""
         shapes: dict[object, int] = {}
         shape = np.array([shapes.setdefault((o.pattern, o.dtype.itemsize), len(shapes)) for o in operands], np.int64)
         item = np.array([o.dtype.itemsize for o in operands], np.int64)
-        tiles, firsts, distinct = _numbers(numbered(numbered(buffers, shape[which]), offsets), core)
-        _, since_same = _since_last(tiles, distinct, at, core)
+        tiles, firsts = numbers_of(numbered(numbered(buffers, shape[which]), offsets))
+        _, since_same = _since_last(tiles, len(firsts), at)
         begins = offsets * item[which]
         tiled = _in_tiles(operands, which[firsts], shape, buffers[firsts], offsets[firsts], len(program.allocations))
         self.since_place = np.where(tiled[buffers], since_same, begins - begins[before])
@@ -84,26 +81,11 @@ class _Touches:
         self.kind = kind[buffers]
 
 
-def _since_last(numbers: np.ndarray, count: int, at: np.ndarray, core: Any) -> tuple[np.ndarray, np.ndarray]:
+def _since_last(numbers: np.ndarray, count: int, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """By entry: which had the same number last, itself for the first time; and how far back that is, 0 for the first
-    time. `numbers` lie below `count`; `at`: where each entry stands among all. `core`: compiled functions, or None."""
-    before = np.arange(len(numbers))
-    if core is not None:
-        before -= core.since_last(compiled.flat(numbers), count)
-    else:
-        order = np.argsort(numbers, kind="stable")
-        again = numbers[order][1:] == numbers[order][:-1]
-        before[order[1:][again]] = order[:-1][again]
+    time. `numbers` lie below `count`; `at`: where each entry stands among all."""
+    before = np.arange(len(numbers)) - since_last(numbers, count)
     return before, at - at[before]
-
-
-def _numbers(keys: np.ndarray, core: Any) -> tuple[np.ndarray, np.ndarray | slice, int]:
-    """A small number for each distinct key; entries that have all keys among them; and how many keys there are. Without
-    `core` the keys serve as they are, and all entries."""
-    if core is None:
-        return keys, slice(None), 0
-    numbers, first = core.numbers_of(keys)
-    return numbers, first, len(first)
 
 
 def _in_tiles(

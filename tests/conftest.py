@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
 
 import bootstrap
+
+os.environ.setdefault("NKI_SIM_CHECK", "1")  # every schedule of a test is held against nki_sim.resource_check
 
 
 def need_extra(name: str) -> None:

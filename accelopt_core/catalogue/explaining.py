@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from accelopt_core.candidate import Attempt, Candidate, parsed
 from accelopt_core.catalogue.rewrites import NotRewrites, Predict, Rewrite, every_rewrite, rewrites_in, without_repeats
-from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
 from accelopt_core.evaluation import Gap, HotLine, Measured, microseconds
 from accelopt_core.explanation import Answer, ExplainedGap, Explanation, Verdict
 from accelopt_core.languages.nki.gaps import Cause, cause_of
@@ -21,6 +20,7 @@ from accelopt_core.task import Surroundings
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Refusal, Transform, parse_kernel
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, read_kernel
 from accelopt_core.transforms.registry import STEPS
+from nki_sim.ties import LEAST_GAIN, worth_a_round
 
 LIMIT_S = 20.0
 """For pricing what can be done to one kernel; what is not priced by then is listed as such."""

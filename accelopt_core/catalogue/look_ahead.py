@@ -10,6 +10,7 @@ is compiled for real here; what is found is only planned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import Protocol
 
 from accelopt_core.candidate import Candidate
@@ -26,12 +27,12 @@ from accelopt_core.catalogue.nodes import (
     node_after,
 )
 from accelopt_core.catalogue.rewrites import Predict, Rewrite, SiteName, legal_rewrites
-from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
 from accelopt_core.evaluation import Measured
 from accelopt_core.proposer import RoundContext
 from accelopt_core.toolchain import ArgumentSpec
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Site, Transform, parse_kernel
 from accelopt_core.transforms.normalize import NORMALIZE
+from nki_sim.ties import LEAST_GAIN, worth_a_round
 
 
 class Gainless(Protocol):
@@ -78,6 +79,12 @@ class Search:
         self._gainless = gainless if gainless is not None else GainlessHere()
         self._normal: dict[str, tuple[Rewrite, ...]] = {}
         """Normal forms by source; none for a kernel that is in it."""
+
+    def priced_by(self, predict: Predict) -> Search:
+        """The same search by other prices: it knows the steps and the sites without gain that this one finds."""
+        other = copy(self)
+        other._predict = predict
+        return other
 
     def price_us(self, source: str) -> float | None:
         return self._predict([source])[source]

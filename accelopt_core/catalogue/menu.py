@@ -24,13 +24,13 @@ from accelopt_core.catalogue.rewrites import (
     carried_out,
     rewrites_in,
 )
-from accelopt_core.catalogue.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
 from accelopt_core.explanation import heading, stops
 from accelopt_core.model.answers import MalformedAnswer, microseconds_field, text_field
 from accelopt_core.model.menu import Blocked, Offer, Offers, ToolFailed
 from accelopt_core.proposer import RoundContext
 from accelopt_core.transforms.base import NotAKernel, Site, Transform, TransformError
 from accelopt_core.transforms.registry import TRANSFORMS
+from nki_sim.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
 
 MOST_OFFERS = 8
 LEAST_PERCENT = 5.0

@@ -3,7 +3,7 @@
 The planner lists every legal site of every transform, prices each by simulating the result, and takes
 the one that gains most, weighed by what memory says of it, or the simplest of those that tie with it (`ties.py`);
 what leaves less work and the loops as they are comes before what regroups them. When there is none, it looks further
-(`look_ahead.py`).
+(`look_ahead.py`). Kernels that rest on a contested fact of the machine are planned last, when no other one is left.
 All else follows from the numbers.
 """
 
@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from accelopt_core.candidate import Plan, source_hash
+from accelopt_core.catalogue.contested import RestsOn, WithoutContested, nothing_contested
 from accelopt_core.catalogue.descent import Descent
 from accelopt_core.catalogue.look_ahead import Gainless, Search, tried
 from accelopt_core.catalogue.nodes import Idea, LookAhead
 from accelopt_core.catalogue.rewrites import NotRewrites, Predict, as_details, carried_out, rewrites_in
-from accelopt_core.catalogue.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
 from accelopt_core.evaluation import Bottleneck, Measured
 from accelopt_core.learning.by_numbers import NumbersReflector, NumbersSummarizer
 from accelopt_core.optimization_memory import Experience
@@ -33,6 +33,7 @@ from accelopt_core.proposer import (
 from accelopt_core.toolchain import ArgumentSpec
 from accelopt_core.transforms.base import NotAKernel, Transform, TransformError
 from accelopt_core.transforms.registry import LESS_WORK, LOCAL, STEPS
+from nki_sim.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
 
 
 def catalogue_proposer(
@@ -43,12 +44,14 @@ def catalogue_proposer(
     tie: float = LEAST_GAIN,
     arguments: Callable[[], tuple[tuple[ArgumentSpec, ...], ...]] = tuple,
     gainless: Gainless | None = None,
+    rests_on: RestsOn = nothing_contested,
 ) -> Proposer:
     """`tie`: from which difference on, of the latency, predictions are in the right order (`nki_sim.ties`).
-    `arguments`: of the kernel, as `AnalysisContext` has them. `gainless`: None keeps it for this process alone."""
+    `arguments`: of the kernel, as `AnalysisContext` has them. `gainless`: None keeps it for this process alone.
+    `rests_on`: see `WithoutContested`."""
     return Proposer(
         "catalogue",
-        CataloguePlanner(predict, transforms, look_ahead or LookAhead(), tie, arguments, gainless),
+        CataloguePlanner(predict, transforms, look_ahead or LookAhead(), tie, arguments, gainless, rests_on),
         CatalogueExecutor(),
         NumbersSummarizer(today),
         NumbersReflector(),
@@ -87,41 +90,66 @@ class CataloguePlanner:
         tie: float,
         arguments: Callable[[], tuple[tuple[ArgumentSpec, ...], ...]],
         gainless: Gainless | None = None,
+        rests_on: RestsOn = nothing_contested,
     ) -> None:
         self._look_ahead = look_ahead
         self._tie = tie
-        self._search = Search(predict, transforms, look_ahead, tie, arguments, gainless)
+        self._uncontested = WithoutContested(predict, rests_on)
+        self._search = Search(self._uncontested, transforms, look_ahead, tie, arguments, gainless)
+        """Without kernels that rest on a contested fact which neither input nor parent rests on."""
+        self._of_all = self._search.priced_by(predict)
         self._descent = Descent(self._search, look_ahead)
 
     def plan(self, context: RoundContext) -> Plan:
         """Raises NothingToPlan when no untried way promises a gain worth a round."""
+        self._uncontested.allow(context.parent_result, *(result for _, result in context.measured[:1]))
+        try:
+            return self._planned(context, self._search)
+        except NothingToPlan as nothing:
+            if not self._uncontested.left_out:
+                raise
+            said = nothing
+        measured = context.measured or ((context.parent, context.parent_result),)
+        fastest, result = min(measured, key=lambda pair: pair[1].latency_us)
+        start = replace(context.started_from(fastest.id), best=fastest, best_result=result)
+        try:
+            plan = self._planned(start, self._of_all)
+        except NothingToPlan:
+            raise said from None
+        parent_id = plan.parent_id or fastest.id
+        return replace(plan, parent_id=None if parent_id == context.parent.id else parent_id)
+
+    def _planned(self, context: RoundContext, search: Search) -> Plan:
+        """What rests on a contested fact is looked for no further than one step, or small ones added up."""
         headroom = _headroom(context.best_result)
         if headroom < NEAR_THE_BOUND:
             raise NothingToPlan(f"the best kernel is within {100 * headroom:.1f} % of the bound")
         try:
-            if self._search.price_us(context.parent.source) is None:
+            if search.price_us(context.parent.source) is None:
                 raise NothingToPlan(
                     "the catalogue prices its ideas on the simulated machine, which cannot compile this kernel; "
                     "use a language model instead"
                 )
-            sites, steps = self._search.single_steps(context)
+            sites, steps = search.single_steps(context)
         except NotAKernel as error:
             raise NothingToPlan(
                 f"the catalogue cannot read this kernel: {error}; use a language model instead"
             ) from error
-        ideas = [idea for idea in steps if not self._search.is_tie(idea)]
+        ideas = [idea for idea in steps if not search.is_tie(idea)]
         seen = f"of {sites} untried sites"
         least = f"none with a predicted gain of {100 * worth_a_round(self._tie):g} %"
         if not ideas:
-            ideas = self._search.summed(context, steps)
+            ideas = search.summed(context, steps)
             seen = f"none of {sites} untried sites gains more than a tie; added up"
+        if not ideas and search is self._of_all:
+            raise NothingToPlan(f"none of {sites} untried sites gains, whether it rests on a contested fact or not")
         if not ideas and headroom < self._look_ahead.least_headroom:
             raise NothingToPlan(
                 f"the catalogue has no idea left: {sites} untried sites, {least}, "
                 f"and the bound is only {100 * headroom:.1f} % away"
             )
         if not ideas:
-            kernels, ideas = self._search.further(context)
+            kernels, ideas = search.further(context)
             seen = f"none of {sites} untried sites gains by itself; of {kernels} kernels further on"
         if not ideas:
             ideas = self._other_ways(context)
@@ -141,10 +169,10 @@ class CataloguePlanner:
         others = [idea for idea in (*(each.idea for each in order[1:]), *steps) if idea.source not in refuted]
         technique = first.idea.path[-1].transform
         if technique in LOCAL:
-            together = self._search.together(first.idea, others, context)
+            together = search.together(first.idea, others, context)
         elif technique not in LESS_WORK:
             less = [idea for idea in others if idea.path[-1].transform in LESS_WORK]
-            together = self._search.preceded(first.idea, less, context)
+            together = search.preceded(first.idea, less, context)
         else:
             together = first.idea
         if not tried(context, together.root, source_hash(together.source), together.title):

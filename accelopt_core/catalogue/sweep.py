@@ -13,13 +13,13 @@ from itertools import combinations, islice, product
 
 from accelopt_core.candidate import Plan, source_hash
 from accelopt_core.catalogue.rewrites import Predict
-from accelopt_core.catalogue.ties import LEAST_GAIN
 from accelopt_core.evaluation import microseconds
 from accelopt_core.proposer import Executor, Feedback, RoundContext
 from accelopt_core.task import Surroundings
 from accelopt_core.transforms.base import AnalysisContext, NotAKernel, TransformError, parse_kernel
 from accelopt_core.transforms.printing import text_of_module
 from accelopt_core.transforms.retile import Retile
+from nki_sim.ties import LEAST_GAIN
 
 MOST = 24
 """Settings of one kernel that are priced, where a search keeps an archive and nobody says otherwise."""

@@ -359,5 +359,6 @@ def _measured(
         cores,
         facts.likely,
         proofs,
+        contested=tuple(dict.fromkeys(facts.contested + (traced.contested if traced is not None else ()))),
     )
     return quoting(measured, request.candidate.source)

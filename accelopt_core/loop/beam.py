@@ -14,12 +14,13 @@ from ka_extensions.divergence_guard import Decision, DivergenceGuard
 class BeamState(SearchState):
     """As SearchState; but where the next round starts from, the archive says and not the last decisions."""
 
-    def __init__(self, candidate: Candidate, baseline: Measured, guard: DivergenceGuard, beam: int) -> None:
-        """`beam`: how many kernels a round starts from; `guard` without exploration steps, which the archive makes."""
+    def __init__(self, candidate: Candidate, baseline: Measured, guard: DivergenceGuard, beam: int, tie: float) -> None:
+        """`beam`: how many kernels a round starts from; `guard` without exploration steps, which the archive makes.
+        `tie`: of a latency, what two simulated ones must differ by at least for their order to be believed."""
         if guard.max_exploration:
             raise ValueError("an archive explores by itself: max_exploration must be 0")
         super().__init__(candidate, baseline, guard)
-        self._noise = guard.noise
+        self._tie = max(guard.noise, tie) if baseline.simulated else guard.noise
         self._beam = beam
         self._archive = Archive[str](guard.revert_above)
         self._techniques: dict[str, frozenset[str]] = {}
@@ -29,11 +30,19 @@ class BeamState(SearchState):
 
     @property
     def parents(self) -> tuple[tuple[Candidate, Measured], ...]:
-        return tuple(self._known[name] for name in self._archive.draw(self._beam))
+        return tuple(self._known[name] for name in self._drawn)
+
+    @property
+    def _drawn(self) -> tuple[str, ...]:
+        """At least one kernel that rests on no contested fact is among them where latencies are simulated."""
+        drawn = self._archive.draw(self._beam)
+        if self.baseline.simulated and all(self.is_contested(self._known[name][1]) for name in drawn):
+            return (*drawn[:-1], self.best.id)
+        return drawn
 
     @property
     def reserve(self) -> tuple[tuple[Candidate, Measured], ...]:
-        drawn = self._archive.draw(self._beam)
+        drawn = self._drawn
         others = self._archive.draw(len(self._archive.cells))
         return tuple(self._known[name] for name in others if name not in drawn)
 
@@ -52,7 +61,7 @@ class BeamState(SearchState):
         for parent_id in dict.fromkeys(lane.parent_id for lane in lanes):
             _, parent = self._known.get(parent_id, (None, self.baseline))
             made = [lane.measured for lane in lanes if lane.parent_id == parent_id and lane.measured is not None]
-            enough_us = (1 - self._noise) * parent.latency_us
+            enough_us = (1 - self._tie) * parent.latency_us
             self._archive.went_on_from(parent_id, any(each.latency_us < enough_us for each in made))
         self.parent, self.parent_result = self.parents[0]
 

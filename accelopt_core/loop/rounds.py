@@ -85,6 +85,8 @@ class LoopSettings:
     """For each of them ..."""
     samples: int = 1
     """... and kernels written from each plan."""
+    tie: float = 0.0
+    """Of a simulated latency: kernels that differ by less are not told apart when an archive is gone on from."""
     max_repairs: int = 3
     repairs: RepairRule = field(default_factory=RepairRule)
     """Where there is an archive, and so always another kernel to go on from."""
@@ -195,8 +197,8 @@ class Loop:
         """The last round of which every lane has its decision."""
         self._shortest_s = 0.0
         """That a round took; 0 before there was one."""
-        self._confirmed: tuple[Candidate, Measured] | None = None
-        """The best that passed its last check, and what that measured."""
+        self._confirmed: dict[str, Measured] = {}
+        """By candidate that passed its last check: what that measured."""
         self._past = past
         self._today = today
         self._guide = guide
@@ -211,7 +213,7 @@ class Loop:
             self._tell(Notice(f"the input kernel itself fails this, so nothing is held to it: {line}", "warning"))
         first = 1 if past is None else self._restore(past.attempts)
         # A resumed run writes it too: it may have been killed between two of its files.
-        self._journal.best(state.best, state.best_result)
+        self._file_best()
         ending, reason = self._search(first)
         if ending is not Ending.FAILED:
             self._remember_ways()
@@ -223,7 +225,7 @@ class Loop:
         guard, settings = self._settings.guard, self._settings
         if not settings.by_archive:
             return SearchState(self._input, baseline, guard)
-        return BeamState(self._input, baseline, replace(guard, max_exploration=0), settings.beam)
+        return BeamState(self._input, baseline, replace(guard, max_exploration=0), settings.beam, settings.tie)
 
     def _restore(self, attempts: tuple[Attempt, ...]) -> int:
         """Bring the state to where the last complete round left it; the number of the round to go on with."""
@@ -537,13 +539,18 @@ class Loop:
         if measured is not None and lane.candidate is not None and lane.last is not None:
             lane.last = self._measured[lane.candidate.id] = replace(lane.last, outcome=Outcome(decision.verdict.value))
             technique = lane.plan.technique if lane.plan is not None else ""
+            before = self._state.best, self._state.counterpart
             self._state.adopt(lane.candidate, measured, decision, technique)
-            if decision.improved:
-                if measured.refuted is not None:
-                    doubt = f"{lane.candidate.id} is the best, but {measured.rests_on}: {measured.refuted.reason}"
-                    self._tell(Notice(doubt, "warning"))
-                self._journal.best(lane.candidate, measured)
+            if decision.improved and measured.refuted is not None:
+                doubt = f"{lane.candidate.id} is the best, but {measured.rests_on}: {measured.refuted.reason}"
+                self._tell(Notice(doubt, "warning"))
+            if (self._state.best, self._state.counterpart) != before:
+                self._file_best()
         return decision
+
+    def _file_best(self) -> None:
+        self._journal.best(self._state.best, self._state.best_result)
+        self._journal.counterpart(self._state.counterpart)
 
     def _summarize(
         self, place: Place, context: RoundContext, plan: Plan, candidate: Candidate, measured: Measured,
@@ -592,37 +599,46 @@ class Loop:
         )  # fmt: skip
 
     def _confirm_winner(self) -> str:
-        """Every seed, and fresh ones, timed beside the input; a winner that fails gives way to the next.
+        """Every seed, and fresh ones, timed beside the input: the best and its counterpart; one that fails gives way to
+        the next.
 
-        Returns the id of the first that failed, or nothing.
+        Returns the id of the first best that failed, or nothing.
 
         It stays out for good: the journal says so, and a resumed run does not start from it again. What the input
         kernel fails as well does not count against a winner: the judge leaves it out, and it is said here.
         """
         state, lost = self._state, ""
-        while (candidate := state.best) is not self._input:
-            if self._confirmed is not None and candidate is self._confirmed[0]:
-                state.best_result = self._confirmed[1]
-                break
+        while (candidate := self._unconfirmed()) is not None:
+            is_best = candidate is state.best
             self._tell(Notice(f"checking the winner {candidate.id} on every seed"))
             request = self._request(candidate, incumbent=self._input, final=True)
             result = self._evaluate(request, Place(self._settings.rounds + 1))
             if not isinstance(result, Measured):
                 self._drop(candidate, result, Outcome(result.kind), explain(result))
-                lost = lost or candidate.id
+                lost = lost or (candidate.id if is_best else "")
                 continue
             for line in result.shared_faults:
                 self._tell(Notice(f"left out, since the input kernel fails it too: {line}", "warning"))
             decision = state.against_input(result)
             if decision.improved:
                 self._tell(LastCheck(candidate.id, result, True))
-                state.best_result, self._confirmed = result, (candidate, result)
-                break
+                self._confirmed[candidate.id] = result
+                continue
             reason = f"beside the input kernel, {decision.reason}"
             self._drop(candidate, result, Outcome(decision.verdict.value), reason)
-            lost = lost or candidate.id
-        self._journal.best(state.best, state.best_result)
+            lost = lost or (candidate.id if is_best else "")
+        self._file_best()
         return lost
+
+    def _unconfirmed(self) -> Candidate | None:
+        """The best, or its counterpart, whose last check is due; those that passed have what that measured."""
+        state = self._state
+        for name, result in self._confirmed.items():
+            state.confirm(name, result)
+        other = state.counterpart
+        winners = [state.best, *([other[0]] if other is not None else [])]
+        due = [each for each in winners if each is not self._input and each.id not in self._confirmed]
+        return due[0] if due else None
 
     def _remember_ways(self) -> None:
         """What an archive shows and no single change does: which changes, one after the other, led to its fastest."""

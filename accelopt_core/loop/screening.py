@@ -143,10 +143,26 @@ class Screening:
         right_us = self._measured_us(lanes)
         worth = may_be_best([*right_us, *us.values()], self._guide.tie, self._guide.least)
         send = dict(zip(us, worth[len(right_us) :]))  # what has no price goes as well: only the device can tell
+        self._send_one_uncontested(send, predicted, us, lanes)
         return tuple(
             Choice(kernel, each, (kernel in before and before[kernel].sent) or send.get(kernel, True))
             for kernel, each in predicted.items()
         )
+
+    def _send_one_uncontested(
+        self,
+        send: dict[str, bool],
+        predicted: Mapping[str, Predicted | None],
+        us: Mapping[str, float],
+        lanes: Sequence[Lane],
+    ) -> None:
+        """Beside what rests on a contested fact the device times the best kernel that rests on none."""
+        plain = [kernel for kernel in send if (price := predicted[kernel]) is not None and not price.contested]
+        timed = [lane.predicted for lane in lanes if lane.measured is not None]
+        if any(send[kernel] for kernel in plain) or any(each is not None and not each.contested for each in timed):
+            return
+        if plain:
+            send[min(plain, key=lambda kernel: us[kernel])] = True
 
     def close(self, lanes: Sequence[Lane], file: Callable[[Attempt], None]) -> None:
         """Nothing is sent any more: whatever waits has others before it."""

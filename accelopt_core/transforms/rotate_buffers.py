@@ -5,8 +5,8 @@
         dma_copy(tile, x[n])          ->         dma_copy(tile, x[n])
         work(tile)                               work(tile)
 
-With one buffer the next load has to wait until the last reader is done. Buffers made in the loop are
-rotated: the compiler has as many in flight as fit.
+With one buffer that is filled in parts the next load has to wait until the last reader is done. Of buffers made in the
+loop the compiler has as many in flight as fit. (One that an instruction overwrites as a whole it renames by itself.)
 """
 
 from __future__ import annotations

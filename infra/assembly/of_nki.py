@@ -45,6 +45,7 @@ class NkiParts:
             tie=ties.shipped().within,
             arguments=predictor.arguments,
             gainless=GainlessFile(folder),
+            rests_on=predictor.contested,
         )
 
     def teaching(self, info: TargetInfo, source: str, sweeps: bool) -> Teaching:

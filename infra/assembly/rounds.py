@@ -35,6 +35,7 @@ def loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
         beam=settings.run.beam,
         plans=settings.run.plans,
         samples=settings.run.samples,
+        tie=ties.shipped().within,
         guard=DivergenceGuard(guard.revert_above, guard.noise, exploration),
         bans=BanRule(guard.ban_after, guard.ban_rounds),
         recurring_after=guard.recurring_after,

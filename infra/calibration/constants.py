@@ -137,8 +137,14 @@ CONSTANTS: tuple[Constant, ...] = (
     Constant(
         "throttle_utilization", "load that keeps Tensor warm", engines.COOLING, engines.COLD, 0.15, 0.95, steps=True
     ),
+    # what documentation contradicts itself about
+    Constant(
+        "tensor_tile_slowdown", "slowdown of products side by side", engines.BOTH_HALVES, engines.ONE_HALF, 0.5, 4
+    ),
+    Constant(
+        "dma_transpose_4byte_slowdown", "slowdown of 4-byte dma_transpose", dma.TURNED, dma.NOT_TURNED, 0.3, 200
+    ),
     # what the compiler decides
-    Constant("rotation_depth", "places that a loop's tile goes through", dma.ROTATION, dma.NOTHING, 1, 12, steps=True),
     Constant(
         "reload_window_bytes", "bytes for which a loaded tile is remembered", dma.RELOADS, dma.NOTHING, 8192, 400_000,
         steps=True,
@@ -155,6 +161,8 @@ NOT_MEASURED: Mapping[str, str] = {
     "profiler_transfer_ns": "a profile shows only its sum with dma_software_issue_ns",
     "launch_ns": "the runtime's, in no profile and in no simulated latency",
     "throttle_window_ns": "documented; without it the load at which Tensor cools would mean nothing",
+    "vector_psum_issue_cycles": "no kernel here keeps Vector busy with reading PSUM alone",
+    "hbm_sustained": "it takes two cores to fill their stack, and these kernels run on one",
     "dma_unaligned_row_ns": "no kernel here has rows that end within what HBM moves at once",
     "stride_slowdown": "documented; what weights take to load is measured by it",
 }

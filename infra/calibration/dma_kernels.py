@@ -35,12 +35,15 @@ def kernel(x):
 _ONE_TILE = '''\
 @nki.jit
 def kernel(x):
-    """All through one tile: a load waits until the store before has read it, which needs no completion."""
+    """All through one tile: a load waits until the store before has read it, which needs no completion.
+
+    A column stays empty: a tile that is filled as a whole would be a new one, and wait for nothing.
+    """
     out = nl.ndarray((P, $width), dtype=x.dtype, buffer=nl.shared_hbm)
-    tile = nl.ndarray((P, $columns), dtype=x.dtype, buffer=nl.sbuf)
+    tile = nl.ndarray((P, $columns + 1), dtype=x.dtype, buffer=nl.sbuf)
     for i in range($repeats):
-        nisa.dma_copy(dst=tile, src=x[:, i * $columns : (i + 1) * $columns], $queue)
-        nisa.dma_copy(dst=out[:, i * $columns : (i + 1) * $columns], src=tile, $other_queue)
+        nisa.dma_copy(dst=tile[:, :$columns], src=x[:, i * $columns : (i + 1) * $columns], $queue)
+        nisa.dma_copy(dst=out[:, i * $columns : (i + 1) * $columns], src=tile[:, :$columns], $other_queue)
     return out
 '''
 
@@ -73,18 +76,6 @@ def kernel(x):
     return out
 '''
 
-
-_IN_TURN = '''\
-@nki.jit
-def kernel(x):
-    """A tile of its own for each load, which a store empties: how many are under way is for the compiler to say."""
-    out = nl.ndarray((1, $repeats * $columns), dtype=x.dtype, buffer=nl.shared_hbm)
-    for i in range($repeats):
-        tile = nl.ndarray((1, $columns), dtype=x.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=tile, src=x[:, i * $columns : (i + 1) * $columns], $queue)
-        nisa.dma_copy(dst=out[:, i * $columns : (i + 1) * $columns], src=tile, $other_queue)
-    return out
-'''
 
 _AGAIN = '''\
 @nki.jit
@@ -125,6 +116,36 @@ def kernel(x):
     nisa.dma_copy(dst=out, src=total, $queue)
     return out
 '''
+
+_TURNED = '''\
+@nki.jit
+def kernel(x):
+    """Four bytes an element, rows and columns exchanged on the way in."""
+    out = nl.ndarray((P, $repeats * $rows), dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray((P, $repeats * $rows), dtype=x.dtype, buffer=nl.sbuf)
+    for i in range($repeats):
+        nisa.dma_transpose(dst=tile[:, i * $rows : (i + 1) * $rows], src=x[i * $rows : (i + 1) * $rows, :])
+    nisa.dma_copy(dst=out, src=tile, $queue)
+    return out
+'''
+_NOT_TURNED = '''\
+@nki.jit
+def kernel(x):
+    """The same bytes by transfers that leave them as they are."""
+    out = nl.ndarray((P, $repeats * $rows), dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray((P, $repeats * $rows), dtype=x.dtype, buffer=nl.sbuf)
+    given = x.reshape((P, $repeats * $rows))
+    for i in range($repeats):
+        nisa.dma_copy(dst=tile[:, i * $rows : (i + 1) * $rows], src=given[:, i * $rows : (i + 1) * $rows])
+    nisa.dma_copy(dst=out, src=tile, $queue)
+    return out
+'''
+
+
+def _turned(name: str, title: str, body: str, result: str) -> CalibrationKernel:
+    return kernel_of(
+        name, title, body, shapes=((8 * 2048, 128),), result=result, repeats=8, rows=2048, queue=SYNC
+    )  # fmt: skip
 
 
 def _hops(
@@ -177,10 +198,6 @@ PREPARED_LOADS = _through_sbuf(
 )
 WIDE_LOADS = _through_sbuf("wide loads", "Loads of 16 KiB rows: the DMA engines' rate", _LOADS, SYNC, 8, 4096)
 SHORT_ROWS = _short_rows(12, 64)
-ROTATION = kernel_of(
-    "tiles in turn", "Loads into a tile each: how many are under way at once", _IN_TURN, shapes=((1, 192 * 16),),
-    result=_SAME, repeats=192, columns=16, queue=PREPARED, other_queue=PREPARED_ON_SCALAR,
-)  # fmt: skip
 RELOADS = kernel_of(
     "loads again", "A slow load repeated: which of them the compiler leaves out", _AGAIN, shapes=((128, 2 * 512),),
     result="return $repeats * x.reshape(128, $columns, 2)[:, :64, 0]", repeats=256, columns=512, queue=SYNC,
@@ -189,3 +206,5 @@ SPILLS = kernel_of(
     "many tiles", "Tiles that do not fit at once: how many are moved out", _MANY, shapes=((128, 1792),),
     result="return $repeats * ($repeats + 1) // 2 * x[:, :64]", repeats=36, columns=1792, queue=SYNC,
 )  # fmt: skip
+TURNED = _turned("transposed loads", "Four-byte elements, transposed on the way", _TURNED, "return x.T")
+NOT_TURNED = _turned("loads as they are", "The same bytes, not transposed", _NOT_TURNED, "return x.reshape(128, -1)")

@@ -251,6 +251,54 @@ def _passes(name: str, title: str, columns: int, repeats: int) -> CalibrationKer
 PASSES = _passes("narrow products", "Products of few columns and weights", 64, 1024)
 MORE_PASSES = _passes("more products", "The same, somewhat wider", 72, 896)
 
+_HALVES_OF_THE_ARRAY = '''\
+@nki.jit
+def kernel(x, y):
+    """Products on half of the array's rows each: all on one half, or on both in turn, which may work at once.
+
+    They use a quarter of the array, so that it is cold all along.
+    """
+    out = nl.ndarray((2 * P, $columns), dtype=nl.float32, buffer=nl.shared_hbm)
+    weights = nl.ndarray((P, P), dtype=x.dtype, buffer=nl.sbuf)
+    moving = nl.ndarray((P, $columns), dtype=y.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=weights, src=x)
+    nisa.dma_copy(dst=moving, src=y)
+    first = nl.ndarray((P, $columns), dtype=nl.float32, buffer=nl.psum)
+    second = nl.ndarray((P, $columns), dtype=nl.float32, buffer=nl.psum)
+    for _ in range($repeats // 2):
+        nisa.nc_matmul(
+            dst=first, stationary=weights[0:32, :], moving=moving[0:32, :], tile_position=(0, 0), tile_size=(64, P)
+        )
+        nisa.nc_matmul(
+            dst=second, stationary=weights[$row : $row + 32, :], moving=moving[$row : $row + 32, :],
+            tile_position=($row, 0), tile_size=(64, P),
+        )
+    result = nl.ndarray((P, $columns), dtype=nl.float32, buffer=nl.sbuf)
+    other = nl.ndarray((P, $columns), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=result, src=first)
+    nisa.tensor_copy(dst=other, src=second)
+    nisa.dma_copy(dst=out[0:P, :], src=result)
+    nisa.dma_copy(dst=out[P : 2 * P, :], src=other)
+    return out
+'''
+
+
+def _on_halves(name: str, title: str, row: int) -> CalibrationKernel:
+    """`row`: where the other half begins; 0: it is the same."""
+    return kernel_of(
+        name, title, _HALVES_OF_THE_ARRAY, shapes=((128, 128), (128, 512)),
+        result="first = $repeats // 2 * x[0:32].T @ y[0:32]\n"
+        "second = $repeats // 2 * x[$row : $row + 32].T @ y[$row : $row + 32]\n"
+        "return np.concatenate((first, second))",
+        repeats=64, columns=512, row=row,
+    )  # fmt: skip
+
+
+BOTH_HALVES = _on_halves(
+    "matmul on both halves", "Products on one half of the array's rows and on the other in turn", 64
+)
+ONE_HALF = _on_halves("matmul on one half", "The same, all on one half", 0)
+
 _FETCHED = '''\
 @nki.jit
 def kernel(x, y):

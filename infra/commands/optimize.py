@@ -49,7 +49,8 @@ class RunOutcome:
     baseline: Measured
     """The input kernel, as it was measured at first."""
     best: Measured
-    """The fastest kernel that is right; the input kernel where nothing was faster."""
+    """The fastest kernel that is right, simulated also one that rests on no contested fact; the input kernel where
+    nothing was faster."""
     source: str
     """Its text."""
     attempts: tuple[Attempt, ...]
@@ -75,6 +76,12 @@ class RunOutcome:
     def speedup(self) -> float:
         """The input kernel's latency over the best one's, timed side by side where that was done; 1.0 unimproved."""
         return self.summary.speedup_basis_us / self.best.latency_us
+
+    @property
+    def counterpart(self) -> Measured | None:
+        """The fastest kernel of all, where that rests on contested facts of the machine and the best on none; of a
+        device the other way round. None where the best is both."""
+        return self.summary.counterpart.result if self.summary.counterpart is not None else None
 
     @property
     def diff(self) -> str:

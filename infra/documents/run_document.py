@@ -49,6 +49,9 @@ class KernelDocument:
     """The profiler's, by its names and in its units (seconds, bytes, fractions of 1)."""
     cores: int
     """NeuronCores that it ran on at once."""
+    contested: tuple[str, ...] = ()
+    """Facts of the machine that its latency rests on by simulation, on which documentation contradicts itself or a
+    compiler crashed."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,13 @@ class RunDocument:
     baseline: KernelDocument | None
     """The input kernel; null where the run ended before it was measured."""
     best: KernelDocument | None
-    """The input kernel where nothing was faster."""
+    """The input kernel where nothing was faster. Of simulated latencies one that rests on no contested fact, unless the
+    input kernel rests on it too."""
+    counterpart: KernelDocument | None
+    """The fastest kernel of all, where that rests on contested facts and the best on none; of a device the other way
+    round. Null where the best is both."""
+    tied: tuple[str, ...]
+    """Kernels that simulated latencies cannot tell from the best, the fastest first; none of a device's."""
     bound_us: float | None
     """What the useful work takes at the core's peak rates: a yardstick; null where nothing was measured."""
     compilers_own: CompilersOwn | None
@@ -168,7 +177,7 @@ class RunsDocument:
 
 
 def run_document(summary: RunSummary) -> RunDocument:
-    manifest, best = summary.manifest, summary.best
+    manifest, best, other = summary.manifest, summary.best, summary.counterpart
     calls = summary.model_calls
     return RunDocument(
         run_id=manifest.run_id,
@@ -191,6 +200,8 @@ def run_document(summary: RunSummary) -> RunDocument:
         speedup=_speedup(summary),
         baseline=kernel_document(summary.baseline.candidate.id, summary.baseline.result) if summary.baseline else None,
         best=kernel_document(best.candidate.id, best.result) if best else None,
+        counterpart=kernel_document(other.candidate.id, other.result) if other else None,
+        tied=summary.tied,
         bound_us=best.result.profile.bounds.peak_us if best else None,
         compilers_own=summary.compilers_own,
         folder=str(summary.folder.path.absolute()),
@@ -241,6 +252,7 @@ def kernel_document(name: str, result: Measured) -> KernelDocument:
         name, result.latency_us, result.min_us, result.max_us, result.samples, result.simulated, result.machine,
         result.caveat, result.likely, result.percent_of_peak, bound_by(profile.fields), result.checks,
         result.verified_full, result.proofs, profile.gaps, profile.hot_lines, dict(profile.fields), result.cores,
+        result.contested,
     )  # fmt: skip
 
 

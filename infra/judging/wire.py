@@ -253,6 +253,7 @@ def decode_evaluation(data: dict[str, Any]) -> Evaluation:
         )
         fields["checks"] = tuple(fields["checks"])
         fields["shared_faults"] = tuple(str(line) for line in fields["shared_faults"])
+        fields["contested"] = tuple(str(what) for what in fields["contested"])
         incumbent = fields.pop("incumbent")
         fields["incumbent"] = None if incumbent is None else IncumbentTiming(**incumbent)
         furthest = fields.pop("furthest")

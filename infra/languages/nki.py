@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn
 from accelopt_core.languages.nki.calibration import from_json
@@ -30,7 +31,8 @@ def _open(
     if name == "auto":
         from infra.neuron.toolchain import open_neuron_toolchain  # only here: the simulator's judge starts faster
 
-        return open_neuron_toolchain(traced_on_simulator, calibration=calibration, told=told)
+        trace = partial(traced_on_simulator, calibration=calibration)
+        return open_neuron_toolchain(trace, calibration=calibration, told=told)
     raise ToolchainMissing(f"no toolchain is named {name!r}: simulator or auto")
 
 

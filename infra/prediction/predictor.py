@@ -118,6 +118,12 @@ class Predictor:
         """Each in a process of its own: whoever wrote them, none has a word in the price of another."""
         return self._priced(sources, math.inf, alone=True)
 
+    def contested(self, source: str) -> tuple[str, ...]:
+        """Contested facts that the price of a source rests on (`Predicted.contested`); none of one without a price."""
+        asked = self._known.get(source)
+        price = asked.price.result() if asked is not None and asked.is_there else None
+        return price.contested if price is not None else ()
+
     def programs(self, sources: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Compiles at no more shapes than it takes to tell: one, for nearly all that differ."""
         keys = {source: source_hash(source) for source in sources}
@@ -313,7 +319,7 @@ class _Worker:
 
     def price(self, sources: Sequence[str]) -> _Priced:
         said = self._asker.ask({"sources": sources})
-        prices = [each and Predicted(float(each[0]), str(each[1])) for each in said["prices"]]
+        prices = [each and Predicted(float(each[0]), str(each[1]), tuple(each[2])) for each in said["prices"]]
         return _Priced(prices, int(said["rows"]), float(said["seconds"]))
 
     def compile(self, source: str, shape: int) -> str:

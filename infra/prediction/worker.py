@@ -51,7 +51,7 @@ def main() -> int:
                 began = time.monotonic()
                 found, rows = prices.of(job["sources"])
                 said = {
-                    "prices": [each and (each.latency_us, each.bound_by) for each in found],
+                    "prices": [each and (each.latency_us, each.bound_by, each.contested) for each in found],
                     "rows": rows,
                     "seconds": time.monotonic() - began,
                 }
@@ -98,7 +98,8 @@ class Prices:
                 with contextlib.suppress(CandidateFault):
                     us = self._toolchain.estimate_us(programs[-1])
                     if us is not None:
-                        price = Predicted(us, bound_by(programs[-1].measurement.fields))
+                        measured = programs[-1].measurement
+                        price = Predicted(us, bound_by(measured.fields), measured.contested)
             found.append(price)
         return found, longest
 

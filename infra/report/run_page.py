@@ -198,6 +198,9 @@ def _result(summary: RunSummary) -> tuple[KernelRow, ...]:
     if summary.improved:
         name = f"best, {summary.best.candidate.id}"
         rows.append(_row(name, summary.best.result, summary.speedup_basis_us, before))
+    if (other := summary.counterpart) is not None:
+        said = wording.counterpart_row(other.result, other.candidate.id, before)
+        rows.append(_row(f"{said.name}, {said.remark}", other.result, before.latency_us, before))
     return tuple(rows)
 
 
@@ -220,13 +223,16 @@ def _row(name: str, result: Measured, basis_us: float, baseline: Measured) -> Ke
 def _remarks(summary: RunSummary) -> tuple[str, ...]:
     if summary.baseline is None:
         return ("The input kernel was not measured, so there is nothing to compare.",)
-    said = [] if summary.improved else ["Nothing faster than the input kernel was found."]
+    found = "was found" if summary.counterpart is None else "rests on no contested fact"
+    said = [] if summary.improved else [f"Nothing faster than the input kernel {found}."]
     before = summary.baseline.result
     if summary.improved and summary.speedup_basis_us != before.latency_us:
         said.append(
             f"The speed-up is over the input kernel as it was timed beside the best one, at "
             f"{wording.latency(summary.speedup_basis_us)}."
         )
+    if summary.tied:
+        said.append(f"Predictions do not tell the best from {', '.join(summary.tied)}: they differ by less than a tie.")
     if before.profile.bounds.source == "trace":
         said.append("The bound is derived from what the input kernel itself computes and moves.")
     faults = summary.best.result.shared_faults if summary.best is not None else ()

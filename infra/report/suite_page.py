@@ -8,6 +8,7 @@ from accelopt_core.evaluation import between
 from infra.documents.suite_document import SuiteDocument
 from infra.runs.suite import Ranking, SuiteRow
 from infra.terminal import wording
+from infra.terminal.suite_table import other_name, other_said
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class SuiteLine:
     before_percent: float
     after_percent: float | None
     """None: nothing was faster than the input kernel."""
+    other_percent: float | None
+    """Of what stands beside the best kernel; None where nothing does."""
     limiter: str
     verified: str
     note: str
@@ -43,6 +46,10 @@ class SuitePage:
     above_peak: bool
     """Some kernel is above 100 %, which must be explained."""
     time: str
+    other: str
+    """The column of what stands beside the best kernels ..."""
+    other_said: str
+    """... and what it says."""
 
     @property
     def says_likely(self) -> bool:
@@ -56,7 +63,11 @@ def suite_page(document: SuiteDocument) -> SuitePage:
         f"Simulated: no device took these latencies, {document.machine} did.{caveat}" if document.simulated else ""
     )
     above = any(line.now_percent > 100 for line in lines)
-    return SuitePage(document, simulated, lines, above, wording.duration(document.seconds))
+    said = other_said(document.simulated)
+    return SuitePage(
+        document, simulated, lines, above, wording.duration(document.seconds), other_name(document.simulated),
+        f"{said[0].upper()}{said[1:]}.",
+    )  # fmt: skip
 
 
 def _line(row: SuiteRow) -> SuiteLine:
@@ -70,6 +81,7 @@ def _line(row: SuiteRow) -> SuiteLine:
         wording.speedup(row.before.latency_us, now.latency_us),
         row.before.percent_of_peak,
         row.after.percent_of_peak if row.after is not None else None,
+        row.counterpart.percent_of_peak if row.counterpart is not None else None,
         row.limiter,
         " + ".join(now.verified) or "no",
         row.note,

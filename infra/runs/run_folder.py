@@ -6,6 +6,8 @@
     reference.py         the reference, where a plain function was given for one
     input_kernel.py      the kernel it began with, and baseline.json its measurement
     best_kernel.py       the best so far, and best.json its measurement
+    counterpart.py       the fastest of all where the best rests on no contested fact (of a device: the other way
+                         round), and counterpart.json its measurement; only where those are two
     best.diff            the difference between the two
     experiments.jsonl    one line per attempt: its plan, its kernel, its evaluation by digest, what was decided and why
     evaluations/         every evaluation, once: by the digest of its content, by which all other files name it, and
@@ -165,6 +167,14 @@ class RunFolder:
         return self.path / "best_kernel.py"
 
     @property
+    def counterpart_kernel(self) -> Path:
+        return self.path / "counterpart.py"
+
+    @property
+    def counterpart_file(self) -> Path:
+        return self.path / "counterpart.json"
+
+    @property
     def input_kernel(self) -> Path:
         return self.path / "input_kernel.py"
 
@@ -242,6 +252,18 @@ class RunFolder:
             replace_file(self.path / "baseline.json", document)
         replace_file(self.path / "best.json", document)
         replace_file(self.best_kernel, source)
+
+    def counterpart(self, kernel: tuple[Candidate, Measured] | None) -> None:
+        """None: there is none any more."""
+        if kernel is None:
+            with explained(self.counterpart_file, "delete"):
+                self.counterpart_file.unlink(missing_ok=True)
+                self.counterpart_kernel.unlink(missing_ok=True)
+            return
+        candidate, result = kernel
+        document = _pretty({"candidate": to_document(candidate), "evaluation": self._evaluations.keep(result)})
+        replace_file(self.counterpart_kernel, candidate.source.encode("utf-8", "backslashreplace"))
+        replace_file(self.counterpart_file, document)
 
     def load(self, loaded: Loaded) -> None:
         replace_file(self.path / "kernel.json", _pretty(to_document(loaded)))
@@ -411,6 +433,10 @@ class RunFolder:
             replace_file(self.best_kernel, source)
         return best
 
+    def best_counterpart(self) -> MeasuredKernel | None:
+        """What stands beside the winner (`SearchState.counterpart`); None where nothing does."""
+        return self._measured(self.counterpart_file.name) if self.counterpart_file.exists() else None
+
     def _measured(self, name: str) -> MeasuredKernel:
         path = str(self.path / name)
         document = kernel_by_reference(_load(self.path / name))
@@ -470,6 +496,9 @@ class RunJournal:
 
     def best(self, candidate: Candidate, result: Measured) -> None:
         self._folder.best(candidate, result)
+
+    def counterpart(self, kernel: tuple[Candidate, Measured] | None) -> None:
+        self._folder.counterpart(kernel)
 
     def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
         self._memory.record(experience, f"{self._folder.run_id}/{occasion}", shown)

@@ -31,6 +31,8 @@ class Ranking:
     """Names of the shapes at which it was verified; empty: it was only timed."""
     likely: Likely | None = None
     """As `Measured.likely`."""
+    contested: tuple[str, ...] = ()
+    """As `Measured.contested`."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ class SuiteRow:
     after: Ranking | None = None
     """None: there is no optimized kernel."""
     note: str = ""
+    counterpart: Ranking | None = None
+    """What stands beside `after` (`SearchState.counterpart`): the fastest of all where that rests on contested facts,
+    of a device the fastest that rests on none; None where that is `after`."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,11 @@ class SuiteTable:
         """A task without an optimized kernel counts with its input kernel."""
         return geometric_mean(counted_percent(row.after or row.before) for row in self.rows)
 
+    @property
+    def counterpart_percent(self) -> float:
+        """Each task counted with its counterpart, where it has one."""
+        return geometric_mean(counted_percent(row.counterpart or row.after or row.before) for row in self.rows)
+
 
 def counted_percent(ranking: Ranking) -> float:
     """In a mean, a kernel above 100 % counts as 100: t_peak gives each elementwise operator a slot, fused or not."""
@@ -84,7 +94,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 def ranking_of(result: Measured) -> Ranking:
     names = tuple(check.partition(" (")[0] for check in result.checks)
     shares = {engine: 100 * share for engine, share in result.profile.busy_shares.items()}
-    return Ranking(result.latency_us, result.percent_of_peak, shares, names, result.likely)
+    return Ranking(result.latency_us, result.percent_of_peak, shares, names, result.likely, result.contested)
 
 
 # --- the runs of a suite --------------------------------------------------------------------------
@@ -178,6 +188,7 @@ def table_of_runs(checkpoints: Path, suite_id: str, tasks: Sequence[str]) -> Sui
                 task, manifest.shape, bounds.peak_us, bounds.limiter, ranking_of(baseline.result),
                 ranking_of(winner.result) if winner is not None and improved else None,
                 "" if manifest.status == "finished" else manifest.status,
+                ranking_of(other.result) if (other := folder.best_counterpart()) is not None else None,
             )
         )  # fmt: skip
     if of is None:

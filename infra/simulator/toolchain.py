@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -55,6 +55,7 @@ from infra.simulator.trace_worker import LENGTH_BYTES
 from nki_sim import canonical, profile, program_file
 from nki_sim.calibration import calibrated_machine
 from nki_sim.capacity import check_capacity
+from nki_sim.contested import contested
 from nki_sim.cost import cost
 from nki_sim.errors import NkiError, NkiValidationError, ProgramFormatError, TooLong
 from nki_sim.executor import Unwritten, execute_counting, held_bytes
@@ -517,6 +518,7 @@ class SimulatorToolchain:
             likely=Likely(
                 within.low_us, within.high_us, within.level if self.model.calibrated else 0.0, measured.rests_on
             ),
+            contested=measured.contested,
         )
 
     def close(self) -> None:
@@ -570,22 +572,32 @@ def _proof(property: Property, found: proof.Proof) -> Proof:
 
 
 def traced_on_simulator(
-    machine: str, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
+    machine: str,
+    source: str,
+    arguments: Sequence[ArgumentSpec],
+    timeout_s: float,
+    around: Surroundings = ALONE,
+    *,
+    calibration: Calibration | None = None,
 ) -> Traced | None:
-    """The simulator's second opinion on a source that a device of that machine runs.
+    """The simulator's second opinion on a source that a device of that machine runs, as shipped or as calibrated.
 
     None for a source that the simulator does not trace: of another dialect, or with what it does not know.
     """
-    simulator = SimulatorToolchain(machine)
+    simulator = SimulatorToolchain(machine, calibration=calibration)
     try:
-        program = simulator.compile(source, arguments, timeout_s, around).program
+        artifact = simulator.compile(source, arguments, timeout_s, around)
     except (CandidateFault, ToolchainMissing) as fault:
         log.info("no second opinion from the simulator: %s", fault)
         return None
     finally:
         simulator.close()
+    program = artifact.program
+    rests_on: tuple[str, ...] = ()
+    with suppress(CandidateFault):  # its time is the device's to tell
+        rests_on = contested(simulator.timelines(artifact))
     flops, _, _ = profile.useful_work(program, [cost(template, simulator.model) for template in program.templates])
-    return Traced(flops, profile.low_precision(program))
+    return Traced(flops, profile.low_precision(program), rests_on)
 
 
 def _half_of_memory() -> int:

@@ -1,4 +1,4 @@
-"""Latency over rounds as text: a column for each round, its marks those of the table, a line for the best so far."""
+"""Latency over rounds as text: a column for each round, its marks those of the table, a line for the fastest so far."""
 
 from __future__ import annotations
 

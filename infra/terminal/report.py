@@ -35,6 +35,7 @@ from infra.terminal.started_as import started_as
 from infra.terminal.wording import LatencyRow, latency_table, one_line
 from ka_extensions.outcome import Outcome
 from ka_extensions.ranking import kendall_tau_b, regret_percent
+from nki_sim import ties
 
 DIFF_LINES_SHOWN = 60
 
@@ -46,6 +47,8 @@ class RunSummary:
     baseline: MeasuredKernel | None
     """None: the run ended before its input kernel was measured."""
     best: MeasuredKernel | None
+    counterpart: MeasuredKernel | None
+    """What stands beside the best (`SearchState.counterpart`); None where nothing does."""
     attempts: tuple[Attempt, ...]
     model_calls: Totals
     under_way: bool
@@ -69,6 +72,21 @@ class RunSummary:
         return self.best is not None and self.baseline is not None and self.best.candidate.id != (
             self.baseline.candidate.id
         )  # fmt: skip
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """Kernels that are right and that simulated latencies cannot tell from the best: those that differ from it by
+        less than a tie (`nki_sim.ties`), the fastest first. None where a device took the latencies."""
+        if self.best is None or self.baseline is None or not self.best.result.simulated:
+            return ()
+        best_us, known = self.best.result.latency_us, {self.baseline.candidate.id: self.baseline.result.latency_us}
+        known |= {
+            each.id: each.latency_us
+            for each in self.attempts
+            if each.latency_us is not None and each.last_check is None
+        }
+        alike = [name for name, us in known.items() if abs(us - best_us) < ties.shipped().within * max(us, best_us)]
+        return tuple(sorted((name for name in alike if name != self.best.candidate.id), key=lambda name: known[name]))
 
     @property
     def speedup_basis_us(self) -> float:
@@ -111,9 +129,10 @@ def summary_of(folder: RunFolder) -> RunSummary:
     manifest = folder.manifest()
     took_turns = dict.fromkeys(draw.proposer for turn in folder.turns() for draw in turn.draws)
     return RunSummary(
-        manifest, folder, folder.baseline(), folder.winner(), folder.attempts(), totals, folder.is_held,
-        folder.seconds_used(), folder.explanation(), totals_by(entries), tuple(sorted(took_turns)), folder.all_shown(),
-        folder.mended_links(), NEEDS_A_DEVICE if manifest.target.simulated else folder.compilers_own(),
+        manifest, folder, folder.baseline(), folder.winner(), folder.best_counterpart(), folder.attempts(), totals,
+        folder.is_held, folder.seconds_used(), folder.explanation(), totals_by(entries), tuple(sorted(took_turns)),
+        folder.all_shown(), folder.mended_links(),
+        NEEDS_A_DEVICE if manifest.target.simulated else folder.compilers_own(),
     )  # fmt: skip
 
 
@@ -128,7 +147,8 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     console.print(Text(summary.status, style="dim"), soft_wrap=True)  # addresses in it are copied
     if summary.baseline is not None and summary.best is not None:
         console.print()
-        remark = summary.best.candidate.id if summary.improved else "nothing faster was found"
+        nothing = "nothing faster was found" if summary.counterpart is None else "nothing faster that is not contested"
+        remark = summary.best.candidate.id if summary.improved else nothing
         if summary.speedup_basis_us != summary.baseline.result.latency_us:
             remark += f", beside the input at {wording.latency(summary.speedup_basis_us)}"
         style = "bold green" if summary.improved else "bold"
@@ -137,6 +157,8 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
             LatencyRow("best", summary.best.result, remark, style, summary.speedup_basis_us),
         ]
         baseline = summary.baseline.result
+        if (other := summary.counterpart) is not None:
+            rows.append(wording.counterpart_row(other.result, other.candidate.id, baseline))
         console.print(latency_table(rows, baseline, console.width, ascii_only=console.options.ascii_only))
         on_a_device = manifest.target.calibration if baseline.simulated else None
         notes = wording.notes(baseline, summary.best.result)
@@ -184,7 +206,7 @@ def _print_chart(console: Console, summary: RunSummary) -> None:
     lines = chart_lines(baseline.latency_us, summary.attempts, width, ascii_only=ascii_only)
     if lines:
         console.print()
-        console.print(Text(f"{baseline.label}latency over rounds, and the best so far", style="dim"), soft_wrap=True)
+        console.print(Text(f"{baseline.label}latency over rounds, and the fastest so far", style="dim"), soft_wrap=True)
     for line in lines:
         console.print(line, soft_wrap=True)
 
@@ -248,12 +270,17 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
     ]
     if summary.baseline is not None and summary.best is not None:
         facts.insert(0, ("beside", _baselines(summary.baseline.result, summary.best.result, summary.compilers_own)))
+    if summary.tied:
+        least = f"predictions that differ by less than {100 * ties.shipped().within:.1f} %"
+        facts.append(("ties", f"{', '.join(summary.tied)} with the best: {least} are not told apart"))
     uses, others = uses_of(summary.attempts, summary.shown)
     if uses:
         facts.append(("memory", comparing.memory_line(uses, others)))
     facts += [("link", line) for line in in_words(summary.links)]
     if summary.best is not None:
         facts.append(("kernel", shown_path(summary.folder.best_kernel)))
+    if summary.counterpart is not None:
+        facts.append(("other", shown_path(summary.folder.counterpart_kernel)))
     return [*facts, ("run", shown_path(summary.folder.path))]
 
 

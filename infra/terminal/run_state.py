@@ -91,7 +91,7 @@ class RunState:
             case RoundEnded():
                 self._end_round(event, at)
             case LastCheck(candidate_id=candidate, evaluation=evaluation, passed=passed):
-                if passed and isinstance(evaluation, Measured):
+                if passed and isinstance(evaluation, Measured) and candidate == self.best_id:
                     self.best = evaluation
                 elif not passed:
                     self._drop(candidate)
@@ -122,7 +122,7 @@ class RunState:
         if event.attempt.evaluation is not None:
             self.current, self.current_round = attempt.evaluation, number
         # What a resumed run tells of a winner that was dropped since is not the best any more.
-        if event.decision.improved and attempt.measured is not None and attempt.last_check is None:
+        if event.decision.improved and self._may_be_best(attempt.measured) and attempt.last_check is None:
             self.best, self.best_round, self.best_id = attempt.measured, number, attempt.id
         self.step, self.detail = None, ""
         self.lanes.pop(attempt.lane, None)
@@ -133,9 +133,15 @@ class RunState:
         self.best, self.best_round, self.best_id = self.baseline, BASELINE_ROUND, INPUT
         for ended in self.rounds:
             result, name = ended.attempt.measured, ended.attempt.id
-            if result is not None and name not in self.dropped:
+            if result is not None and self._may_be_best(result) and name not in self.dropped:
                 if self.best is None or result.latency_us < self.best.latency_us:
                     self.best, self.best_round, self.best_id = result, ended.attempt.round, name
+
+    def _may_be_best(self, result: Measured | None) -> bool:
+        """A simulated latency that rests on a contested fact is no best (`SearchState`)."""
+        if result is None or self.baseline is None:
+            return False
+        return not (result.simulated and result.contested_beside(self.baseline))
 
     @property
     def rounds_done(self) -> int:

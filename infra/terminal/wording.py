@@ -152,7 +152,22 @@ def notes(baseline: Measured, best: Measured | None = None) -> list[str]:
     caveat = [baseline.caveat] if baseline.caveat else []
     faults = best.shared_faults if best is not None else ()
     shared = [f"left out, since the input kernel fails it too: {one_line(line)}" for line in faults]
-    return bound + _likely(baseline, best or baseline) + caveat + _rests_on(best or baseline) + shared
+    rests_on = _rests_on(best or baseline) + _input_rests_on(baseline)
+    return bound + _likely(baseline, best or baseline) + caveat + rests_on + shared
+
+
+def _input_rests_on(baseline: Measured) -> list[str]:
+    facts = ", ".join(baseline.contested)
+    return [f"the input kernel itself rests on {facts}, which is contested: so does the speed-up"] if facts else []
+
+
+def counterpart_row(counterpart: Measured, name: str, baseline: Measured) -> LatencyRow:
+    """The kernel that stands beside the best: the fastest of all, which rests on a contested fact, or one that rests on
+    none. `name`: its id."""
+    facts = counterpart.contested_beside(baseline)
+    if not facts:
+        return LatencyRow("other", counterpart, f"{name}, which rests on no contested fact")
+    return LatencyRow("fastest", counterpart, f"{name}, which rests on {', '.join(facts)}: contested")
 
 
 def _rests_on(result: Measured) -> list[str]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nki_sim import compiled
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
-from nki_sim.ordering import in_turn
 from nki_sim.program import Program
-from nki_sim.regions import Regions, find_regions, numbered
+from nki_sim.region_lists import first_touches, in_turn, loads_of, next_touches, numbers_of, serving
+from nki_sim.regions import find_regions, numbered
 
 
 def _plain_loads(program: Program) -> np.ndarray:
@@ -25,13 +24,7 @@ def _plain_loads(program: Program) -> np.ndarray:
         if template.opcode == "dma_copy" and len(template.operands) == 2 and src is not None and dst is not None:
             if not src.region.on_chip and dst.region.on_chip and dst.access == "w":
                 source_at[number] = template.operands.index(src)
-    ids, starts, data, written = program.template_ids, program.operand_starts, program.operand_data, program.uses.writes
-    core = compiled.functions()
-    if core is not None:
-        found: np.ndarray = core.loads_of(*map(compiled.flat, (ids, starts, data)), source_at, written)
-        return found
-    rows = np.flatnonzero(source_at[ids] >= 0)
-    return rows[written[data[starts[rows] + source_at[ids[rows]], 0]] == 0]
+    return loads_of(*program.stream, source_at, program.uses.writes)
 
 
 def _whole_loads(program: Program) -> np.ndarray:
@@ -62,52 +55,22 @@ def without_repeated_loads(program: Program, machine: Machine) -> Program:
     if program.edges:
         return program
     rows = _whole_loads(program)
-    ids, starts, data = program.template_ids, program.operand_starts, program.operand_data
+    kinds, starts, data = program.kinds, program.operand_starts, program.operand_data
     tiles, (sources, offsets) = data[starts[rows], 0], data[starts[rows] + 1].T
     born = _bytes_before(program)[rows]
-    what = numbered(numbered(ids[rows], sources), offsets)
-    serving = _serving(what, tiles, born, machine.reload_window_bytes)
-    again = serving >= 0
+    what = numbered(numbered(kinds[rows], sources), offsets)
+    numbers, distinct = numbers_of(what)
+    older = serving(numbers, len(distinct), tiles, born, machine.reload_window_bytes)
+    again = older >= 0
     if not again.any():
         return program
     names = np.arange(len(program.allocations), dtype=np.int64)
-    names[tiles[again]] = serving[again]
+    names[tiles[again]] = older[again]
     renumbered = data.copy()
     renumbered[:, 0] = names[data[:, 0]]
     kept = np.ones(len(program), np.bool_)
     kept[rows[again]] = False
     return program.with_rows(np.flatnonzero(kept), renumbered)
-
-
-def _serving(what: np.ndarray, tiles: np.ndarray, born: np.ndarray, window: int) -> np.ndarray:
-    """int64 by load: the tile of an earlier one that can serve, -1 where it has to be made. By load: `what` it brings,
-    as a number, its own tile, and the bytes `born` before it, ascending."""
-    core = compiled.functions()
-    if core is not None:
-        numbers, first = core.numbers_of(what)
-        made: np.ndarray = core.serving(numbers, len(first), compiled.flat(tiles), born, window)
-        return made
-    found = np.full(len(what), -1, np.int64)
-    copies: dict[int, tuple[int, int]] = {}
-    """What is brought, to the tile that holds it and the bytes allocated before that."""
-    near = np.flatnonzero(_soon_again(what, born, window))
-    columns = (near, what[near], tiles[near], born[near])
-    for load, thing, tile, before in zip(*(column.tolist() for column in columns)):
-        copy = copies.get(thing)
-        if copy is not None and before - copy[1] <= window:
-            found[load] = copy[0]
-        else:
-            copies[thing] = tile, before
-    return found
-
-
-def _soon_again(what: np.ndarray, born: np.ndarray, window: int) -> np.ndarray:
-    """bool by load: is any load of the same thing made within `window` of the one before it? No other can be left out
-    for one. By load: `what` it brings, as a number, and the bytes `born` before it, ascending."""
-    order = np.argsort(what, kind="stable")
-    sorted_ = what[order]
-    near = (sorted_[1:] == sorted_[:-1]) & (np.diff(born[order]) <= window)
-    return np.isin(what, sorted_[1:][near])
 
 
 def _bytes_before(program: Program) -> np.ndarray:
@@ -132,31 +95,11 @@ def order_of_need(program: Program) -> np.ndarray:
     tiles = program.operand_data[operands, 0]
     whole = sizes[program.template_ids[loads]] == program.sites.each(lambda a: a.nbytes)[tiles]
     first = np.full(len(program), len(program), np.int64)
-    first[loads[whole]] = _next_touch(program, operands[whole])
+    _, starts, data = program.stream
+    first[loads[whole]] = next_touches(operands[whole], starts, data, len(program.allocations))
     if not whole.all():
         _needed(program, loads[~whole], tiles[~whole], first)
     return in_turn(np.where(first < len(program), 2 * first, 2 * rows + 1), 2 * len(program))
-
-
-def _next_touch(program: Program, operands: np.ndarray) -> np.ndarray:
-    """int64, by operand, which ascend: the next row that touches its buffer; the number of rows if none does."""
-    core = compiled.functions()
-    if core is not None:
-        starts, data = compiled.flat(program.operand_starts), compiled.flat(program.operand_data)
-        found: np.ndarray = core.next_touches(operands, starts, data, len(program.allocations))
-        return found
-    buffers = program.operand_data[:, 0]
-    wanted = np.zeros(len(program.allocations), np.bool_)
-    wanted[buffers[operands]] = True
-    touches = np.flatnonzero(wanted[buffers])
-    touches = touches[in_turn(buffers[touches], len(program.allocations))]
-    place = np.zeros(len(buffers), np.int64)
-    place[touches] = np.arange(len(touches))
-    after = place[operands] + 1
-    last = after == len(touches)
-    after[last] = 0
-    same = ~last & (buffers[touches[after]] == buffers[operands])
-    return np.where(same, program.operand_rows[touches[after]], len(program))
 
 
 def _needed(program: Program, loads: np.ndarray, tiles: np.ndarray, first: np.ndarray) -> None:
@@ -170,28 +113,8 @@ def _needed(program: Program, loads: np.ndarray, tiles: np.ndarray, first: np.nd
     loading = np.zeros(len(program), np.bool_)
     loading[loads] = True
     rows_after = np.append(touching, len(program))
-    first[touching[loading[touching]]] = rows_after[_first_touches(regions, loading[touching])][loading[touching]]
-
-
-def _first_touches(regions: Regions, loading: np.ndarray) -> np.ndarray:
-    """int64 by row: of a load (bool by row), the next row that touches the bytes it brings, the number of rows if none
-    does; else 0."""
-    core = compiled.functions()
-    if core is not None:
-        reads, writes, overlaps = regions.reads, regions.writes, regions.overlapping
-        made: np.ndarray = core.first_touches(
-            loading, reads.starts, reads.values, writes.starts, writes.values, overlaps.starts, overlaps.values
-        )
-        return made
-    found = np.zeros(len(loading), np.int64)
-    touched = [len(loading)] * len(regions)
-    overlaps_of = regions.overlaps
-    for row in range(len(loading) - 1, -1, -1):
-        if loading[row]:
-            found[row] = min(
-                (touched[near] for region in regions.written[row] for near in (region, *(overlaps_of[region] or ()))),
-                default=len(loading),
-            )
-        for region in (*regions.read[row], *regions.written[row]):
-            touched[region] = row
-    return found
+    reads, writes, overlaps = regions.reads, regions.writes, regions.overlapping
+    touches = first_touches(
+        loading[touching], reads.starts, reads.values, writes.starts, writes.values, overlaps.starts, overlaps.values
+    )
+    first[touching[loading[touching]]] = rows_after[touches][loading[touching]]

@@ -9,16 +9,17 @@ their elements, where waiting for the one before alone would take 136. Nothing i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from nki_sim import compiled, compiled_order
+from nki_sim.compiler.places import Waits
+from nki_sim.compiler.work_order import near_befores, ordered_work
 from nki_sim.cost import RESOURCES, Cost
 from nki_sim.machine import Machine
 from nki_sim.meetings import meeting_rows
 from nki_sim.program import Program
-from nki_sim.regions import Lists, Regions
+from nki_sim.regions import Regions
 
 _ELEMENTWISE = tuple(RESOURCES.index(name) for name in ("vector", "scalar", "gpsimd"))
 _LEAST_WORK, _LEAST_WAITS, _LEAST_TOGETHER = 0.5, 0.02, 0.8
@@ -27,7 +28,7 @@ is looked at. Elsewhere something else decides the latency."""
 
 
 class Found(Protocol):
-    """Of nki_sim.one_pass.Pass, what is asked for here."""
+    """Of nki_sim.schedule_pass.Pass, what is asked for here."""
 
     @property
     def latency_ns(self) -> float: ...
@@ -63,41 +64,34 @@ def order_of_work(
     machine: Machine,
     costs: Sequence[Cost],
     regions: Regions,
-    waits: Sequence[Lists],
+    waits: Waits,
     engine: int,
 ) -> np.ndarray:
-    """int64: the rows, in an order in which `engine` waits less for itself; every other queue keeps its own.
-
-    `waits`: closed regions, groups and instructions that rows wait for, by row, and regions by group.
-    """
-    closed, groups, ends, members = waits
+    """int64: the rows, in an order in which `engine` waits less for itself; every other queue keeps its own."""
     rows, reads = len(program), len(regions.reads.values)
-    resources = np.array([RESOURCES.index(price.resource) for price in costs], np.int64)
-    tables = [
+    given = [
         each
-        for lists in (regions.reads, regions.writes, regions.overlapping, closed, groups, members, ends)
+        for lists in (
+            regions.reads, regions.writes, regions.overlapping, waits.closed, waits.groups, waits.members, waits.ends
+        )
         for each in (lists.starts, lists.values)
-    ]
-    core = compiled.functions()
-    functions: Any = compiled_order if core is None else core
-    given = [_as_wanted(table, core) for table in tables]
+    ]  # fmt: skip
 
-    def found_near(near: np.ndarray) -> tuple[Any, Any, int]:
-        work = [_as_wanted(np.full(size, -1, np.int64), core) for size in (len(regions), len(regions), reads, reads)]
-        starts, near = _as_wanted(np.zeros(rows + 1, np.int64), core), _as_wanted(near, core)
-        return starts, near, functions.near_befores(machine.reorder_reach, *given, *work, starts, near)
+    def found_near(near: np.ndarray) -> tuple[np.ndarray, int]:
+        work = [np.full(size, -1, np.int64) for size in (len(regions), len(regions), reads, reads)]
+        starts = np.zeros(rows + 1, np.int64)
+        return starts, near_befores(machine.reorder_reach, *given, *work, starts, near)
 
-    _, _, count = found_near(np.zeros(0, np.int64))
-    starts, near, _ = found_near(np.zeros(max(1, count), np.int64))
-    ids = program.template_ids
-    order = _as_wanted(np.zeros(rows, np.int64), core)
-    functions.ordered_work(
-        machine.reorder_reach, engine, _as_wanted(resources[ids], core), _as_wanted(_befores(ids, costs, engine), core),
-        _as_wanted(np.array([price.busy_ns for price in costs])[ids], core),
-        _as_wanted(np.array([_until_others_go_on(price, engine) for price in costs])[ids], core),
-        starts, near, _as_wanted(np.zeros(rows), core), _as_wanted(np.zeros(rows, np.int64), core), order,
+    near = np.zeros(max(1, found_near(np.zeros(0, np.int64))[1]), np.int64)
+    starts, _ = found_near(near)
+    ids, order = program.template_ids, np.zeros(rows, np.int64)
+    ordered_work(
+        machine.reorder_reach, engine, np.array([RESOURCES.index(price.resource) for price in costs], np.int64)[ids],
+        _befores(ids, costs, engine), np.array([price.busy_ns for price in costs])[ids],
+        np.array([_until_others_go_on(price, engine) for price in costs])[ids], starts, near, np.zeros(rows),
+        np.zeros(rows, np.int64), order,
     )  # fmt: skip
-    return np.array(order, np.int64)
+    return order
 
 
 def _until_others_go_on(price: Cost, engine: int) -> float:
@@ -124,10 +118,3 @@ def _befores(ids: np.ndarray, costs: Sequence[Cost], engine: int) -> np.ndarray:
 
 def _outward(price: Cost) -> bool:
     return price.transfer is not None and price.transfer.outward
-
-
-def _as_wanted(values: np.ndarray, core: Any) -> Any:
-    """A list for Python; for Numba an array that may be written to, as it compiles anew for one that may not."""
-    if core is None:
-        return values.tolist()
-    return values if values.flags.writeable and values.flags.c_contiguous else np.array(values)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nki_sim import compiled, compiled_spills
 from nki_sim.allocations import Allocations
+from nki_sim.compiler import spill_walk
 from nki_sim.errors import CapacityExceeded
 from nki_sim.machine import ISA, Machine
 from nki_sim.memory import Allocation, MemoryRegion, layout
@@ -25,6 +24,9 @@ from nki_sim.regions import numbered
 
 _PATIENCE = 2
 """Times that a tile is moved out hardly used before it stays outside."""
+_SLICES_AT_ONCE = 4
+"""Slices for which there is room, so that the next is fetched before the last is put back: the K = 256 rows of
+benchmarks/data/trn2_device that spill move 421 bytes/ns, with room for one they would 265."""
 
 
 class Spill(NamedTuple):
@@ -57,9 +59,53 @@ def with_spills(program: Program, machine: Machine) -> Program:
     placed = any(a.region is MemoryRegion.sbuf and a.address is not None for a in program.sites.examples)
     if not len(program) or placed or most_live(program) <= capacity:
         return program
-    core = compiled.functions()
-    found = None if core is None else _by_machine_code(core, program, capacity)
-    return found or _Spilling(program, capacity).run()
+    operands = [(o, t) for t in program.templates for o in t.operands]
+    kinds, kind_of = program.allocations.kinds, program.allocations.kind_of
+    weights = np.array([weight(a) if a.region is MemoryRegion.sbuf else -1 for a in kinds], np.int64)
+    bases, writes = program.operand_table
+    given = (
+        *program.stream,
+        bases,
+        np.array([o.access != "w" for o, _ in operands], np.bool_),
+        writes,
+        np.array([o.nbytes for o, _ in operands], np.int64),
+        np.array([o.indirection is not None for o, _ in operands], np.bool_),
+        np.array([weight(_slice(o, 0, 0)) if o.region is MemoryRegion.sbuf else 0 for o, _ in operands], np.int64),
+        np.array([t.opcode == "memset" for t in program.templates], np.bool_),
+        weights[kind_of],
+        np.array([kind.nbytes for kind in kinds], np.int64)[kind_of],
+        _mirrors(program),
+        capacity,
+        _PATIENCE,
+        _SLICES_AT_ONCE,
+    )
+    most_added = len(program) + len(kind_of)
+    while (found := spill_walk.spilled(*given, most_added))[0] == spill_walk.TOO_MANY:
+        most_added *= 4
+    ended, made, starts, data, new, row_at = found
+    if ended == spill_walk.NO_SPACE:
+        raise _too_large(program, int(row_at[0]))
+    templates = _Added(program)
+    changed: dict[str, Any] = {
+        "template_ids": _template_ids(templates, program, made, operands),
+        "templates": tuple(templates.all),
+        "allocations": _with_new(program.allocations, new, operands),
+        "operand_starts": starts,
+        "operand_data": data,
+        "edges": tuple(Edge(int(row_at[edge.before]), int(row_at[edge.after])) for edge in program.edges),
+    }
+    return Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
+
+
+def _too_large(program: Program, row: int) -> CapacityExceeded:
+    """The tiles of that row do not fit together."""
+    template = program.templates[program.template_ids[row]]
+    low, high = program.operand_starts[row : row + 2].tolist()
+    tiles = [program.allocations[buffer] for buffer in dict.fromkeys(program.operand_data[low:high, 0].tolist())]
+    return CapacityExceeded(
+        f"the tiles of one instruction (line {template.line}) do not fit in SBUF together (NCC_IBIR229): "
+        + ", ".join(tile.describe() for tile in tiles if tile.region is MemoryRegion.sbuf)
+    )
 
 
 class _Added:
@@ -119,276 +165,49 @@ def _slice(operand: Operand, line: int, number: int) -> Allocation:
     return Allocation(number, MemoryRegion.sbuf, shape, operand.dtype, "slice", line, 0)
 
 
-class _Spilling:
-    """One walk over the rows; a tile that comes back is a buffer of its own."""
-
-    def __init__(self, program: Program, capacity: int) -> None:
-        self.program = program
-        self.free = capacity
-        self.templates = _Added(program)
-        self.allocations = list(program.allocations)
-        self.weights = {a.id: weight(a) for a in program.allocations if a.region is MemoryRegion.sbuf}
-        self.uses: dict[int, list[int]] = {}
-        """Tile to the rows that touch it, last first."""
-        self.now: dict[int, int] = {}
-        """Tile in SBUF to the buffer that holds it now."""
-        self.slots: dict[int, int] = {}
-        """Tile that has been in HBM to its place there."""
-        self.unsaved: set[int] = set()
-        self.constant: dict[int, int] = {}
-        """Tile that holds but a constant to the memset that makes it again."""
-        self.used: dict[int, int] = {}
-        """Tile in SBUF to the bytes that instructions touched since it came."""
-        self.hardly_used: dict[int, int] = {}
-        """Tile to how often it was moved out with less than half of it used."""
-        self.may_stay: set[int] = set()
-        """Those of them that were often enough to stay outside."""
-        self.ids: list[int] = []
-        self.operands: list[list[tuple[int, int]]] = []
-        self.now_at: list[int] = []
-        """Row to where it stands now, among the transfers."""
-
-    def run(self) -> Program:
-        program = self.program
-        starts = program.operand_starts.tolist()
-        data = list(zip(*program.operand_data.T.tolist()))
-        from_inputs = _mirrors(program).tolist()
-        sizes = [[operand.nbytes for operand in template.operands] for template in program.templates]
-        weights, now, used = self.weights, self.now, self.used
-        for row, (buffer, _) in zip(reversed(program.operand_rows.tolist()), reversed(data)):
-            if buffer in weights:
-                rows = self.uses.setdefault(buffer, [])
-                if not rows or rows[-1] != row:
-                    rows.append(row)
-        written_at = [[at for at, o in enumerate(t.operands) if o.access != "r"] for t in program.templates]
-        for row, number in enumerate(program.template_ids.tolist()):
-            operands = data[starts[row] : starts[row + 1]]
-            template = program.templates[number]
-            outside = self._stay_outside(template, operands)
-            tiles = dict.fromkeys([buffer for buffer, _ in operands if buffer in weights])
-            wanted = tiles
-            if outside:
-                wanted = dict.fromkeys(
-                    [buffer for at, (buffer, _) in enumerate(operands) if buffer in weights and at not in outside]
-                )
-            for buffer in wanted:
-                if buffer not in now:
-                    self._bring(buffer, wanted, row)
-            for size, (buffer, _) in zip(sizes[number], operands):
-                if buffer in wanted:
-                    used[buffer] += size
-            if outside:
-                self._on_slices(number, operands, outside, wanted, row)
-            else:
-                self.now_at.append(len(self.ids))
-                self.ids.append(number)
-                self.operands.append([(now.get(buffer, buffer), offset) for buffer, offset in operands])
-            fills = template.opcode == "memset"
-            for at in written_at[number]:
-                buffer = operands[at][0]
-                if buffer in wanted and not from_inputs[buffer]:
-                    self.unsaved.add(buffer)
-                    self.constant.pop(buffer, None)
-                    if fills and sizes[number][0] == self.allocations[buffer].nbytes:
-                        self.constant[buffer] = number
-            for buffer in tiles:
-                rows = self.uses[buffer]
-                rows.pop()
-                if not rows and buffer in now:
-                    del now[buffer]
-                    self.free += weights[buffer]
-        counts = np.array([len(operands) for operands in self.operands], np.int64)
-        changed = {
-            "templates": tuple(self.templates.all),
-            "allocations": Allocations.of(self.allocations),
-            "template_ids": np.array(self.ids, np.int32),
-            "operand_starts": np.concatenate(([0], np.cumsum(counts))),
-            "operand_data": np.fromiter(chain.from_iterable(chain(*self.operands)), np.int64).reshape(-1, 2),
-            "edges": tuple(Edge(self.now_at[edge.before], self.now_at[edge.after]) for edge in program.edges),
-        }
-        return Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
-
-    def _stay_outside(self, template: Template, operands: list[tuple[int, int]]) -> tuple[int, ...]:
-        """The operands whose slices are fetched for this one instruction."""
-        if not self.may_stay or not any(buffer in self.may_stay and buffer not in self.now for buffer, _ in operands):
-            return ()
-        small = [
-            buffer in self.may_stay
-            and buffer not in self.now
-            and buffer not in self.constant
-            and operand.indirection is None
-            and 2 * operand.nbytes < self.allocations[buffer].nbytes
-            for operand, (buffer, _) in zip(template.operands, operands)
-        ]
-        whole = {buffer for (buffer, _), slices in zip(operands, small) if not slices}
-        return tuple(at for at, (buffer, _) in enumerate(operands) if small[at] and buffer not in whole)
-
-    def _on_slices(
-        self, number: int, operands: list[tuple[int, int]], outside: tuple[int, ...], wanted: dict[int, None], row: int
-    ) -> None:
-        """The instruction with a buffer of their own for those slices, fetched before it and put back after it."""
-        template = self.program.templates[number]
-        given = [(self.now.get(buffer, buffer), offset) for buffer, offset in operands]
-        back: list[tuple[int, list[tuple[int, int]]]] = []
-        slices = {
-            at: _slice(template.operands[at], template.line, len(self.allocations) + k) for k, at in enumerate(outside)
-        }
-        self.allocations.extend(slices.values())
-        self._make_space(sum(weight(slice_) for slice_ in slices.values()), wanted, row)
-        for at, slice_ in slices.items():
-            operand, (tile, offset) = template.operands[at], operands[at]
-            given[at] = (slice_.id, 0)
-            if operand.access != "w":
-                self.ids.append(self.templates.of_slice(operand, template.line, reload=True))
-                self.operands.append([(slice_.id, 0), (self.slots[tile], offset)])
-            if operand.access != "r":
-                put = self.templates.of_slice(operand, template.line, reload=False)
-                back.append((put, [(self.slots[tile], offset), (slice_.id, 0)]))
-        self.now_at.append(len(self.ids))
-        self.ids.append(self.templates.on_slices(number, outside))
-        self.operands.append(given)
-        for put, moved in back:
-            self.ids.append(put)
-            self.operands.append(moved)
-
-    def _make_space(self, size: int, wanted: dict[int, None], row: int) -> None:
-        while self.free < size:
-            others = [other for other in self.now if other not in wanted]
-            if not others:
-                line = self.program.templates[self.program.template_ids[row]].line
-                raise CapacityExceeded(
-                    f"the tiles of one instruction (line {line}) do not fit in SBUF together (NCC_IBIR229): "
-                    + ", ".join(self.allocations[other].describe() for other in wanted)
-                )
-            self._move_out(max(others, key=lambda other: (self.uses[other][-1], other)))
-
-    def _bring(self, buffer: int, wanted: dict[int, None], row: int) -> None:
-        self._make_space(self.weights[buffer], wanted, row)
-        self.free -= self.weights[buffer]
-        self.used[buffer] = 0
-        if buffer not in self.slots and buffer not in self.constant:
-            self.now[buffer] = buffer
-            return
-        was = self.program.allocations[buffer]
-        back = was._replace(id=len(self.allocations))
-        self.allocations.append(back)
-        self.now[buffer] = back.id
-        if buffer in self.constant:
-            self.ids.append(self.constant[buffer])
-            self.operands.append([(back.id, 0)])
-            return
-        self.ids.append(self.templates.transfer(was, reload=True))
-        self.operands.append([(back.id, 0), (self.slots[buffer], 0)])
-
-    def _move_out(self, buffer: int) -> None:
-        tile = self.program.allocations[buffer]
-        if buffer not in self.slots and buffer not in self.constant:
-            slot = _slot(tile, len(self.allocations))
-            self.allocations.append(slot)
-            self.slots[buffer] = slot.id
-        if buffer in self.unsaved and buffer not in self.constant:
-            self.ids.append(self.templates.transfer(tile, reload=False))
-            self.operands.append([(self.slots[buffer], 0), (self.now[buffer], 0)])
-            self.unsaved.discard(buffer)
-        if 2 * self.used[buffer] < tile.nbytes and buffer in self.slots:
-            self.hardly_used[buffer] = self.hardly_used.get(buffer, 0) + 1
-            if self.hardly_used[buffer] >= _PATIENCE:
-                self.may_stay.add(buffer)
-        del self.now[buffer]
-        self.free += self.weights[buffer]
-
-
-# --- the same walk by machine code ----------------------------------------------------------------
-
-_MOST_OPERANDS = 60
-"""Of one template: which of them are slices is kept in the bits of a number."""
-
-
-def _by_machine_code(core: Any, program: Program, capacity: int) -> Program | None:
-    """As _Spilling.run; None where that has to do it, or to say what does not fit. `core`: the compiled functions."""
-    operands = [(o, t) for t in program.templates for o in t.operands]
-    counts = [len(t.operands) for t in program.templates]
-    if max(counts, default=0) > _MOST_OPERANDS:
-        return None
-    kinds, kind_of = program.allocations.kinds, program.allocations.kind_of
-    weights = np.array([weight(a) if a.region is MemoryRegion.sbuf else -1 for a in kinds], np.int64)
-    stream = map(compiled.flat, (program.template_ids, program.operand_starts, program.operand_data))
-    given = (
-        *stream,
-        np.cumsum([0, *counts])[:-1],
-        np.array([o.access != "w" for o, _ in operands], np.bool_),
-        np.array([o.access != "r" for o, _ in operands], np.bool_),
-        np.array([o.nbytes for o, _ in operands], np.int64),
-        np.array([o.indirection is not None for o, _ in operands], np.bool_),
-        np.array([weight(_slice(o, 0, 0)) if o.region is MemoryRegion.sbuf else 0 for o, _ in operands], np.int64),
-        np.array([t.opcode == "memset" for t in program.templates], np.bool_),
-        weights[kind_of],
-        np.array([kind.nbytes for kind in kinds], np.int64)[kind_of],
-        _mirrors(program),
-        capacity,
-        _PATIENCE,
-    )
-    most_added = len(program) + len(kind_of)
-    while (found := core.spilled(*given, most_added))[0] == compiled_spills.TOO_MANY:
-        most_added *= 4
-    ended, made, starts, data, new, row_at = found
-    if ended == compiled_spills.NO_SPACE:
-        return None
-    templates = _Added(program)
-    changed = {
-        "template_ids": _template_ids(templates, program, made, operands),
-        "templates": tuple(templates.all),
-        "allocations": _with_new(program.allocations, new, operands),
-        "operand_starts": starts,
-        "operand_data": data,
-        "edges": tuple(Edge(int(row_at[edge.before]), int(row_at[edge.after])) for edge in program.edges),
-    }
-    return Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
-
-
 def _template_ids(
     templates: _Added, program: Program, made: np.ndarray, operands: Sequence[tuple[Operand, Template]]
 ) -> np.ndarray:
-    """int32 [rows], of the rows that compiled_spills.spilled made; the templates that they need are made."""
+    """int32 [rows], of the rows that spill_walk.spilled made; the templates that they need are made."""
     what, which, parts, turn = made.T
     ids = which.astype(np.int32)
-    rows = np.flatnonzero(what != compiled_spills.INSTRUCTION)
+    rows = np.flatnonzero(what != spill_walk.INSTRUCTION)
     rows = rows[np.argsort(turn[rows], kind="stable")]
-    of_tiles = (what[rows] == compiled_spills.RELOAD) | (what[rows] == compiled_spills.SAVE)
+    of_tiles = (what[rows] == spill_walk.RELOAD) | (what[rows] == spill_walk.SAVE)
     alike = np.where(of_tiles, program.allocations.kind_of[np.where(of_tiles, which[rows], 0)], which[rows])
     keys = numbered(numbered(what[rows], alike), parts[rows])
     _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
     made_ids = np.zeros(len(first), np.int32)
     for number in np.argsort(first).tolist():
         kind, of, bits, _ = made[rows[first[number]]].tolist()
-        if kind in (compiled_spills.RELOAD, compiled_spills.SAVE):
-            made_ids[number] = templates.transfer(program.allocations[of], kind == compiled_spills.RELOAD)
-        elif kind == compiled_spills.ON_SLICES:
-            outside = tuple(at for at in range(_MOST_OPERANDS) if bits >> at & 1)
+        if kind in (spill_walk.RELOAD, spill_walk.SAVE):
+            made_ids[number] = templates.transfer(program.allocations[of], kind == spill_walk.RELOAD)
+        elif kind == spill_walk.ON_SLICES:
+            outside = tuple(at for at in range(spill_walk.MOST_SLICES) if bits >> at & 1)
             made_ids[number] = templates.on_slices(of, outside)
         else:
             operand, template = operands[of]
-            made_ids[number] = templates.of_slice(operand, template.line, kind == compiled_spills.SLICE_IN)
+            made_ids[number] = templates.of_slice(operand, template.line, kind == spill_walk.SLICE_IN)
     ids[rows] = made_ids[numbers.reshape(-1)]
     return ids
 
 
 def _with_new(allocations: Allocations, new: np.ndarray, operands: Sequence[tuple[Operand, Template]]) -> Allocations:
-    """Those that compiled_spills.spilled made after the program's own."""
+    """Those that spill_walk.spilled made after the program's own."""
     what, of = new.T
-    of_tiles = what != compiled_spills.SLICE
+    of_tiles = what != spill_walk.SLICE
     tiles = np.where(of_tiles, of, 0)
     keys = numbered(what, np.where(of_tiles, allocations.kind_of[tiles], of))
     _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
     kinds = []
     for kind, source in new[first[order]].tolist():
-        if kind == compiled_spills.SLICE:
+        if kind == spill_walk.SLICE:
             operand, template = operands[source]
             kinds.append(_slice(operand, template.line, 0))
         else:
             tile = allocations[source]
-            kinds.append(tile if kind == compiled_spills.BACK else _slot(tile, 0))
+            kinds.append(tile if kind == spill_walk.BACK else _slot(tile, 0))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     at = np.where(of_tiles, allocations.allocated_at[tiles], 0)

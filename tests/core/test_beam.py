@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from accelopt_core.candidate import Attempt, Plan
-from accelopt_core.evaluation import Bottleneck, Evaluation
+from accelopt_core.candidate import Attempt, Candidate, Plan
+from accelopt_core.evaluation import Bottleneck, Evaluation, Measured
 from accelopt_core.languages.nki.language import NKI
+from accelopt_core.loop.beam import BeamState
 from accelopt_core.loop.lane import MOST_LANES, lane_names
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
+from accelopt_core.loop.search_state import Ended
 from accelopt_core.ports import EvaluationRequest, Progress
 from accelopt_core.proposer import Feedback, NothingToPlan, Proposer, RoundContext
 from ka_extensions.divergence_guard import DivergenceGuard
@@ -130,6 +132,29 @@ def test_one_parent_at_a_time_gives_way_when_nothing_comes_of_it() -> None:
     script.ideas["k + a"] += ["f"]
     script.go(replace(BEAM, beam=1, plans=2, rounds=4))
     assert [script.started_from(number)[0] for number in (1, 2, 3, 4)] == ["k", "k + a", "k + a", "k + b"]
+
+
+@pytest.mark.parametrize(("tie", "simulated", "parent"), [(0.01, True, "a"), (0.1, True, "b"), (0.1, False, "a")])
+def test_what_is_no_faster_than_a_tie_came_of_a_kernel_in_vain(tie: float, simulated: bool, parent: str) -> None:
+    """Of 80 µs came 77 twice: where that is a tie, another kind is gone on from. What a device took is no tie."""
+
+    def took(latency_us: float) -> Measured:
+        return replace(measured(latency_us), simulated=simulated)
+
+    state = BeamState(Candidate("input", "k"), took(100), DivergenceGuard(max_exploration=0), 1, tie)
+    for name, latency_us in (("a", 80), ("b", 90)):
+        state.adopt(Candidate(name, name, "input"), took(latency_us), state.decide(took(latency_us)), name)
+    made = Candidate("c", "c", "a")
+    for _ in range(2):
+        state.end_round([Ended("a", made, took(77), state.decide(took(77)))])
+    assert state.parents[0][0].id == parent
+
+
+def test_a_beam_holds_a_kernel_that_rests_on_no_contested_fact() -> None:
+    script = two_ways()
+    script.worth["k + a"] = replace(measured(80), contested=("a fact",))
+    script.go(replace(BEAM, beam=1, plans=2, rounds=2))
+    assert script.started_from(2)[0] == "k + b"
 
 
 def test_where_nothing_can_be_planned_for_a_kernel_another_is_gone_on_from() -> None:

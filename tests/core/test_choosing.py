@@ -123,6 +123,8 @@ class Stage:
 
     def best(self, candidate: Candidate, result: Measured) -> None: ...
 
+    def counterpart(self, kernel: tuple[Candidate, Measured] | None) -> None: ...
+
     def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
         self.memory.add(experience, shown)
 

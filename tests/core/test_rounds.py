@@ -95,6 +95,7 @@ class Script:
     finals: list[EvaluationRequest] = field(default_factory=list)
     filed: list[Attempt] = field(default_factory=list)
     bests: list[str] = field(default_factory=list)
+    counterparts: list[str | None] = field(default_factory=list)
     reserved: list[float] = field(default_factory=list)
     seconds: float = math.inf
     """That are left, from the second round on."""
@@ -170,6 +171,9 @@ class Script:
 
     def best(self, candidate: Candidate, result: Measured) -> None:
         self.bests.append(candidate.id)
+
+    def counterpart(self, kernel: tuple[Candidate, Measured] | None) -> None:
+        self.counterparts.append(kernel[0].id if kernel is not None else None)
 
     def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
         self.memory.add(experience, shown)

@@ -27,7 +27,7 @@ TIE = 0.02
 class TableSimulator:
     """Knows kernels by their text. `us`: predicted latencies, with what binds them; `same`: names of programs."""
 
-    us: Mapping[str, float | tuple[float, str] | None] = field(default_factory=dict)
+    us: Mapping[str, float | tuple[Any, ...] | None] = field(default_factory=dict)
     same: Mapping[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     """Every source that had to be priced."""
@@ -37,7 +37,7 @@ class TableSimulator:
         self.asked += sources
         return {source: self._of(self.us[source]) for source in sources}
 
-    def _of(self, said: float | tuple[float, str] | None) -> Predicted | None:
+    def _of(self, said: float | tuple[Any, ...] | None) -> Predicted | None:
         if said is None:
             return None
         return Predicted(*said) if isinstance(said, tuple) else Predicted(said, "dma")
@@ -131,6 +131,17 @@ def test_the_device_times_what_may_be_the_best_and_the_others_say_why_not() -> N
     assert left.decision is not None and left.reflexion is None and left.evaluation is None
     assert {context.parent.id for context in script.reviewed} == {"input"} and len(script.reviewed) == 3
     assert [attempt.predicted for attempt in result.attempts] == [Predicted(us, "dma") for us in SIX.values()]
+
+
+@pytest.mark.parametrize(("contested", "more"), [("bdf", ["e"]), ("bd", []), ("abcdef", [])])
+def test_beside_what_rests_on_a_contested_fact_the_device_times_one_that_rests_on_none(
+    contested: str, more: list[str]
+) -> None:
+    """Predicted to be the best of those, however far behind; none where there is none, or one goes anyway."""
+    table = TableSimulator({name: (us, "dma", ("a fact",) if name in contested else ()) for name, us in SIX.items()})
+    script = Kernels({"b": 60, "d": 58, "f": 65, "e": 80}, table)
+    script.go(width=6)
+    assert sorted(script.sent) == sorted(["b", "d", "f", *more])
 
 
 def test_a_target_that_times_more_at_once_is_sent_as_many() -> None:

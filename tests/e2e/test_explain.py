@@ -42,7 +42,6 @@ def test_a_kernel_with_the_lines_and_the_rules_that_stand_in_the_way(after_a_run
     assert "DMA below its bandwidth" in said.output
     rule = f"line {made + 7} reads a, which the loop over t writes; normalizing would help"
     assert f"block-tiles, line {made + 1}: {rule}" in flat(said.output)
-    assert f"rotate-buffers, line {made}: make a inside the loop over j" in flat(said.output)
     assert said.errors == ""
 
 

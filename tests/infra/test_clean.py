@@ -20,6 +20,7 @@ from infra.ssh.remote_agent import leftovers
 from tests.house.structure import ROOT, modules
 from tests.infra.samples import manifest
 from tests.infra.test_report import finished_run
+from tests.processes import eventually, running
 
 OLD = time.time() - 3 * leftovers.DAY_S
 
@@ -92,8 +93,10 @@ def test_a_folder_that_nobody_locks_goes_when_it_is_old_and_in_no_hands(tmp_path
         aged(temporary / name)
     sleep = [sys.executable, "-c", "input()"]
     working = subprocess.Popen(sleep, cwd=temporary / "nki-probe-0000used" / "deep", stdin=subprocess.PIPE)
-    told = subprocess.Popen([*sleep, str(temporary / "nki-probe-000named" / "job.json")], stdin=subprocess.PIPE)
+    naming = [*sleep, str(temporary / "nki-probe-000named" / "job.json")]
+    told = subprocess.Popen(naming, stdin=subprocess.PIPE)
     try:
+        assert eventually(lambda: len(running(" ".join(naming))) == 1), "its arguments come after its start"
         assert fates(tmp_path) == {
             "nki-probe-00000old": "",
             "nki-probe-0000used": "a process uses it",

@@ -12,6 +12,7 @@ from rich.console import Console
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompilersOwn, Implausible, IncumbentTiming, Predicted, Step, TimedOut
 from accelopt_core.ports import Role, Usage
+from infra.documents.run_document import run_document
 from infra.llm.ledger import LedgerEntry
 from infra.runs.in_place import KernelChanged, write_back
 from infra.runs.run_folder import RunFolder
@@ -26,6 +27,7 @@ from infra.terminal.report import (
     write_diff,
 )
 from ka_extensions.outcome import Outcome
+from nki_sim import ties
 from tests.infra.samples import attempted, manifest, measured
 
 BEFORE = "import nki\n\n" + "".join(f"line_{n} = {n}\n" for n in range(200))
@@ -71,6 +73,56 @@ def test_the_closing_table_has_all_a_person_asks_for(tmp_path: Path) -> None:
     table = text[: text.index("---")].replace(str(folder.path), "")
     lines = [line for line in table.splitlines() if not line.startswith("on a device")]
     assert max(len(line) for line in lines) <= 80
+
+
+def test_kernels_that_predictions_cannot_tell_from_the_best_are_named(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    near = 250.0 * (1 + ties.shipped().within / 2)
+    folder.attempt(attempted(4, measured(near), 250.0))
+    summary = summary_of(folder)
+    text = text_of(lambda console: print_report(console, summary), width=120)
+    assert summary.tied == ("r004t1",) == run_document(summary).tied
+    assert "ties     r004t1 with the best: predictions that differ by less than" in text
+    folder.best(Candidate("r005t1", AFTER), measured(480.0))
+    assert summary_of(folder).tied == ("input",), "a best that is no better for sure"
+
+
+def test_what_a_device_took_is_no_tie(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, manifest("run"), {})
+    folder.best(Candidate("input", BEFORE), measured(500.0, simulated=False))
+    folder.best(Candidate("r001t1", AFTER), measured(499.0, simulated=False))
+    assert summary_of(folder).tied == ()
+
+
+FACT = "4-byte dma_transpose"
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [((FACT,), f"fastest           200.0 µs     2.50x      50.0 %  r004t1, which rests on {FACT}: contested"),
+     ((), "other             200.0 µs     2.50x      50.0 %  r004t1, which rests on no contested fact")],
+)  # fmt: skip
+def test_what_stands_beside_the_best_has_a_line_and_a_file(tmp_path: Path, facts: tuple[str, ...], said: str) -> None:
+    folder = finished_run(tmp_path)
+    folder.counterpart((Candidate("r004t1", AFTER), replace(measured(200.0), contested=facts)))
+    summary = summary_of(folder)
+    text = text_of(lambda console: print_report(console, summary), width=120)
+    assert said in text and f"other    {folder.path}/counterpart.py\n" in text
+    document = run_document(summary)
+    assert document.counterpart is not None and document.best is not None
+    assert (document.counterpart.id, document.counterpart.contested) == ("r004t1", facts)
+    assert document.best.id == "r001t2" and document.speedup == 2.0, "the headline is the best's"
+    folder.counterpart(None)
+    assert summary_of(folder).counterpart is None and "counterpart.py" not in {
+        each.name for each in folder.path.iterdir()
+    }
+
+
+def test_an_input_kernel_that_rests_on_a_contested_fact_is_said_to(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, manifest("run"), {})
+    folder.best(Candidate("input", BEFORE), replace(measured(500.0), contested=(FACT,)))
+    text = text_of(lambda console: print_report(console, summary_of(folder)), width=200)
+    assert f"the input kernel itself rests on {FACT}, which is contested: so does the speed-up" in text
 
 
 def test_on_a_device_the_compilers_own_stands_beside_the_input_and_the_bound(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def test_an_attempt_of_before_there_were_predictions_is_read(tmp_path: Path) -> 
     folder.attempt(on_a_device(1, 200.0, 100.0))
     lines = folder.path / "experiments.jsonl"
     old = json.loads(lines.read_text())
-    assert old.pop("predicted") == {"latency_us": 100.0, "bound_by": "dma"}
+    assert old.pop("predicted") == {"latency_us": 100.0, "bound_by": "dma", "contested": []}
     lines.write_text(json.dumps(old) + "\n")
     (read,) = folder.attempts()
     assert (read.predicted, read.latency_us, read.id) == (None, 200.0, "r001t1")

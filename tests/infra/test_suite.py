@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -16,6 +17,7 @@ from accelopt_core.evaluation import Bounds, Likely, Measured, Profile
 from accelopt_core.ports import TargetInfo
 from infra.command_line import read
 from infra.commands.suite_side_by_side import at_once_of, share_of
+from infra.documents.suite_document import suite_document
 from infra.records import from_document, to_document
 from infra.runs.run_folder import Manifest, RunFolder, RunNotFound
 from infra.runs.suite import (
@@ -139,6 +141,31 @@ def test_a_task_that_nothing_made_faster_counts_with_its_input_kernel(tmp_path):
     assert table.rows[1].after is None
     assert table.before_percent == pytest.approx(25.0)
     assert table.after_percent == pytest.approx(50.0)  # of 100 and 25
+
+
+def test_what_rests_on_a_contested_fact_has_a_column_and_a_mean_of_its_own(tmp_path):
+    folder = a_run(tmp_path, "matmul", 40.0, 20.0)
+    fastest = replace(measured(10.0), contested=("4-byte dma_transpose",))
+    folder.counterpart((Candidate("r002t1", "faster"), fastest))
+    a_run(tmp_path, "silu", 40.0, 20.0)
+
+    table = table_of_runs(tmp_path, "s1", ["matmul", "silu"])
+
+    assert table.rows[0].counterpart == ranking_of(fastest) and table.rows[1].counterpart is None
+    assert table.after_percent == pytest.approx(50.0)
+    assert table.counterpart_percent == pytest.approx(math.sqrt(100.0 * 50.0))
+    out = io.StringIO()
+    print_suite(Console(file=out, width=60), table)
+    document = suite_document("s1", table)
+    assert (document.after_percent, document.counterpart_percent) == (table.after_percent, table.counterpart_percent)
+    for text in (out.getvalue(), markdown(table)):
+        assert (
+            "if contested facts hold" in text and "70.7" in text and "best rests on no contested fact" in text.lower()
+        )
+    assert "| 100.0 (4-byte dma_transpose) |" in markdown(table)
+    assert "without contested facts" in markdown(replace(table, simulated=False))
+    folder.counterpart(None)
+    assert table_of_runs(tmp_path, "s1", ["matmul"]).rows[0].counterpart is None
 
 
 def test_a_suite_that_has_not_measured_anything_is_refused_by_name(tmp_path):

@@ -38,7 +38,7 @@ AT_LEAST_US: dict[str, tuple[str, float]] = {
             f"nl.fori_loop(0, 100, lambda i: nisa.dma_copy(dst=a, {LOADED})",
             "nisa.tensor_tensor(dst=c, data1=a, data2=b, op=nl.add)",
         ),
-        100.0,
+        60.0,
     ),
     "stores of one tile in a device loop": (
         with_lines(SCRATCH, "nl.fori_loop(0, 100, lambda i: nisa.dma_copy(dst=s, src=c))"),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from accelopt_core.candidate import Candidate
 from infra.prediction.timelines import EngineTimeline
 from infra.report.page_file import Timelines, TraceLink
 from infra.report.run_page import MOST_LINKS, MOST_TRIES, run_page
 from infra.runs.run_folder import RunFolder
 from infra.terminal.report import summary_of
-from tests.infra.samples import manifest
+from tests.infra.samples import manifest, measured
 from tests.report.pages import (
     EARLIER_RUNS,
     FIELDS,
@@ -50,6 +52,14 @@ def test_the_page_has_all_that_a_person_asks_for(tmp_path: Path) -> None:
         assert wanted.replace(" : ", ": ") in page.text.replace(" : ", ": "), wanted
     assert tuple(name for name in page.ids if name in SECTIONS) == SECTIONS
     assert page.outside == ["timelines/input.json.gz"] and not page.running and "script" not in page.tags
+
+
+def test_what_stands_beside_the_best_is_a_row_of_its_own(tmp_path: Path) -> None:
+    folder = made_run(tmp_path)
+    fastest = replace(measured(150.0), contested=("4-byte dma_transpose",))
+    folder.counterpart((Candidate("r009t1", "faster"), fastest))
+    page = Reader(page_of(folder))
+    assert "fastest, r009t1, which rests on 4-byte dma_transpose: contested" in page.text and "150.0 µs" in page.text
 
 
 def test_lineage_leads_from_each_kernel_to_those_made_from_it(tmp_path: Path) -> None:

@@ -265,11 +265,13 @@ def test_what_is_offered_comes_with_its_predicted_gain(priced: tuple[Measured, E
     _, fresh, _ = priced
     waiting = of_cause(fresh, Cause.WAITING)
     offers = {answer.transform: answer for answer in waiting.answers if answer.verdict is Verdict.GAINS}
-    assert waiting.answers[0].verdict is Verdict.GAINS and set(offers) >= {"normalize", "rotate-buffers"}
-    offer = offers["rotate-buffers"]
-    assert offer.said.startswith("make raised inside the loop over t, anew for every iteration: predicted to gain ")
-    assert offer.line == line_of(BUFFERS_FIRST, "raised = nl")
-    assert all("predicted to gain" not in said for said in stops(waiting))
+    assert waiting.answers[0].verdict is Verdict.GAINS and "fuse-row-sum" in offers
+    offer = offers["fuse-row-sum"]
+    assert offer.said.startswith("sum total within the activation on line ")
+    assert offer.said.count(": predicted to gain ") == 1
+    assert offer.line == line_of(BUFFERS_FIRST, "nisa.tensor_reduce(dst=total")
+    gains = [said for said in stops(waiting) if "predicted to gain" in said]
+    assert all("less than a prediction can tell from nothing" in said for said in gains)
 
 
 def test_what_was_tried_or_applied_says_when(priced: tuple[Measured, Explanation, Explanation]) -> None:

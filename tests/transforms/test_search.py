@@ -87,9 +87,11 @@ class Game:
         prices: dict[str, float | None],
         tie: float = 0.01,
         tidy: dict[str, str] | None = None,
+        contested: dict[str, tuple[str, ...]] | None = None,
         **limits,
     ) -> None:
-        """`tidy`: edges of a second transform."""
+        """`tidy`: edges of a second transform. `contested`: facts that kernels rest on."""
+        self.contested = contested or {}
         self.asked: list[str] = []
         self.prices = prices
 
@@ -100,18 +102,22 @@ class Game:
         walks = (Walk(edges), Walk(tidy or {}, "tidy"))
         self.walks = walks
         limits = {"longest_way": 0, **limits}
-        self.proposer = catalogue_proposer(priced_by(price), datetime.date.today, walks, LookAhead(**limits), tie)
+        self.proposer = catalogue_proposer(
+            priced_by(price), datetime.date.today, walks, LookAhead(**limits), tie,
+            rests_on=lambda source: self.contested.get(word(source), ()),
+        )  # fmt: skip
 
     def context(self, *words: str, history: tuple[Attempt, ...] = ()) -> RoundContext:
-        """Measured kernels in the order of the run; the fastest is the best and the parent."""
+        """Measured kernels in the order of the run; the fastest that is not contested is the best and the parent."""
         ran = tuple(
             (
                 Candidate(text or "input", node(text), (text[:-1] or "input") if text else None),
-                measured(self.prices[text]),
+                replace(measured(self.prices[text]), contested=self.contested.get(text, ())),
             )
             for text in words
         )
-        best, result = min(ran, key=lambda pair: pair[1].latency_us)
+        plain = [pair for pair in ran if not pair[1].contested_beside(ran[0][1])]
+        best, result = min(plain, key=lambda pair: pair[1].latency_us)
         return RoundContext(
             len(words), TASK, best, result, best, result, ran[0][1].latency_us, NKI, history=history, measured=ran
         )
@@ -161,6 +167,27 @@ def test_given_no_step_that_gains_then_two_that_do_together_are_one_plan():
     assert "100.0 µs become 104.0 µs (by itself this does not pay; it opens the next step)" in plan.rationale
     assert "104.0 µs become 80.0 µs." in plan.rationale
     assert "None of 2 untried sites gains by itself" in plan.rationale
+
+
+def test_what_rests_on_a_contested_fact_is_planned_when_nothing_else_gains():
+    edges, prices = {"": "ab", "b": "a", "ba": "c"}, {"": 100.0, "a": 50.0, "b": 90.0, "ba": 40.0, "bac": 30.0}
+    facts = {word: ("a fact",) for word in ("a", "ba", "bac")}
+    game = Game(edges, prices, contested=facts)
+
+    assert game.plan("").title == "go b"
+    first = game.plan("", "b")
+    assert (first.title, first.expected_gain_us, first.parent_id) == ("go a", 50.0, None)
+    second = game.plan("", "b", "ba")
+    assert (second.title, second.parent_id) == ("go c", "ba"), "from the fastest of all"
+    with pytest.raises(NothingToPlan, match="no idea left"):
+        game.plan("", "b", "ba", "bac")
+
+
+def test_a_fact_that_the_input_kernel_rests_on_is_no_reason_to_wait():
+    facts = {word: ("a fact",) for word in ("", "a", "b")}
+    game = Game({"": "ab"}, {"": 100.0, "a": 50.0, "b": 90.0}, contested=facts)
+
+    assert game.plan("").title == "go a"
 
 
 def test_the_executor_carries_out_both_steps(walk_in_the_registry):

@@ -45,7 +45,6 @@ class MachineFacts:
     """Between two whole tiles that name no queue, all of them together."""
     dma_plain_in_software: bool
     """GpSimd makes their descriptors then."""
-    rotation_depth: int
     dma_latency_us: float
     """From issue to a consumer that may start, beside the bytes themselves."""
     dma_poor_row_bytes: int
@@ -113,7 +112,6 @@ def machine_facts(machine: Machine) -> MachineFacts:
         dma_issue_us=round(machine.dma_hardware_issue_ns / 1e3, 1),
         dma_plain_issue_us=round(machine.dma_plain_issue_ns / 1e3, 2),
         dma_plain_in_software=machine.dma_plain_descriptors == "software",
-        rotation_depth=machine.rotation_depth,
         dma_latency_us=round(machine.dma_latency_ns / 1e3, 1),
         dma_poor_row_bytes=_power_of_two(row_bytes),
         dma_good_row_bytes=_power_of_two(8 * row_bytes),

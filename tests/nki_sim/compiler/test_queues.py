@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.device_mamba import mamba
+from nki_sim.compiler.places import find_waits
 from nki_sim.compiler.queues import engine_that_waits, order_of_work
-from nki_sim.compiler.rotation import find_waits
 from nki_sim.compiler.spills import with_spills
 from nki_sim.cost import RESOURCES, cost
 from nki_sim.machine import TRN2, Machine
-from nki_sim.one_pass import timed
 from nki_sim.program import Program
-from nki_sim.regions import find_regions
+from nki_sim.regions import Lists, find_regions
 from nki_sim.schedule import Timeline, schedule
+from nki_sim.schedule_pass import timed
 from tests.nki_sim.compiler.random_kernels import TILE_BYTES, rotating_tiles, shared_tiles
 from tests.nki_sim.machine.traced_kernels import filled, nisa, nl, tile, traced
 
@@ -29,31 +29,29 @@ AS_WRITTEN = replace(TRN2, reorder_reach=1)
 
 def ordered(program: Program, machine: Machine, engine: int = VECTOR) -> np.ndarray:
     regions = find_regions(program)
-    waits = find_waits(program, machine, regions).by_row(len(program))
+    waits = find_waits(program, machine, regions)
     costs = [cost(template, machine) for template in program.templates]
     return order_of_work(program, machine, costs, regions, waits, engine)
+
+
+def sets(lists: Lists) -> list[set[int]]:
+    return [set(each.tolist()) for each in np.split(lists.values, lists.starts[1:-1])]
 
 
 def waited_for(program: Program, machine: Machine) -> list[set[int]]:
     """By row: every row before it that touches what it touches, or that it waits for besides."""
     regions = find_regions(program)
     waits = find_waits(program, machine, regions)
-    touches, writes = [set(each) for each in regions.read], [set(each) for each in regions.written]
+    reads, writes, overlaps = sets(regions.reads), sets(regions.writes), sets(regions.overlapping)
+    closed_by, groups, ends, members = map(sets, (waits.closed, waits.groups, waits.ends, waits.members))
     found: list[set[int]] = []
     for row in range(len(program)):
-        near = [{each, *(regions.overlaps[each] or ())} for each in (*regions.read[row], *regions.written[row])]
-        mine = set().union(*near)
-        changed = set().union(*near[len(regions.read[row]) :])
-        closed = set(waits.regions.get(row, ()))
-        for group in waits.groups.get(row, ()):
-            closed |= set(waits.group_regions[group])
+        changed = writes[row].union(*[overlaps[each] for each in writes[row]])
+        mine = changed | reads[row].union(*[overlaps[each] for each in reads[row]])
+        closed = closed_by[row].union(*[members[group] for group in groups[row]])
         found.append(
-            {
-                before
-                for before in range(row)
-                if writes[before] & (mine | closed) or touches[before] & (changed | closed)
-            }
-            | set(waits.ends.get(row, ()))
+            {before for before in range(row) if writes[before] & (mine | closed) or reads[before] & (changed | closed)}
+            | ends[row]
         )
     return found
 

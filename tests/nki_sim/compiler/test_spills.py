@@ -142,7 +142,7 @@ def kept(fill: str) -> Program:
     ],
 )
 def test_only_what_is_nowhere_else_is_saved(fill: str, saved: int, reloaded: int, memsets: int) -> None:
-    program, machine = kept(fill), space_for(4)
+    program, machine = kept(fill), replace(space_for(4), reload_window_bytes=0)
     assert moved(program, machine) == (saved * TILE, reloaded * TILE)
     ready = compiled(program, machine)
     assert [ready.templates[n].opcode for n in ready.template_ids.tolist()].count("memset") == memsets

@@ -211,8 +211,8 @@ def test_what_a_device_loop_uses_from_before_it_lives_to_its_end() -> None:
     assert peak(kept, MemoryRegion.sbuf).live_bytes == FITS * TILE_BYTES
     assert spilled(kept) == (0, 0)
     assert peak(short, MemoryRegion.sbuf).live_bytes == (FITS + 1) * TILE_BYTES
-    each_turn_one = (LOOPS - 1) * TRN2.partitions * TILE_BYTES
-    assert spilled(short) == (each_turn_one, each_turn_one), "it comes back in the space of the one used last"
+    saved = TRN2.partitions * TILE_BYTES
+    assert spilled(short) == (saved, (LOOPS - 1) * saved), "the one used last leaves in each turn, and is saved once"
 
 
 def placed(*addresses: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,20 +11,33 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from benchmarks import device_heads as heads
+from benchmarks import device_lm_head as lm_head
 from benchmarks import device_mamba as mamba
 from benchmarks import device_matmuls as matmuls
-from benchmarks import device_rows
+from benchmarks import device_rows, timing_rows
+from benchmarks import device_scoring as scoring
 from benchmarks import device_small as small
 from benchmarks import device_tasks as tasks
 from benchmarks.device_decisions import Decisions, Rotation, trace
 from nki_sim.errors import CapacityExceeded, NkiError
 from nki_sim.executor import execute
+from nki_sim.machine import TRN2
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 from nki_sim.program import Program, Template
 from tests.slow import without
 
-FAMILIES = ("blocked_fp32", "ladder_fp32", "qwen_bf16", "kda_beta1", "streams", "attention_fp32")
+FAMILIES = (
+    "blocked_fp32",
+    "ladder_fp32",
+    "qwen_bf16",
+    "kda_beta1",
+    "streams",
+    "attention_fp32",
+    "token_scoring",
+    "lm_head",
+)
 
 K, M, N = 512, 256, 1024
 HALF, LENGTH = 64, 2048
@@ -193,7 +207,8 @@ def test_every_row_has_a_program_or_is_refused_for_space(family: str) -> None:
 
 def test_only_the_runtimes_figures_hold_the_launch() -> None:
     for row in device_rows.rows():
-        assert row.with_launch == (row.family in ("streams", "attention_fp32", "qwen_bf16")), row.id
+        families = ("streams", "attention_fp32", "attention_heads", "qwen_bf16", "token_scoring")
+        assert row.with_launch == (row.family in families), row.id
 
 
 def test_a_tasks_figure_is_doubled_and_says_how_far_off_it_may_be() -> None:
@@ -274,3 +289,88 @@ def test_loads_take_few_tiles_in_turn(buffers: int, expected: int) -> None:
 
     program = trace(kernel, (128, 48))
     assert sum(allocation.region.on_chip for allocation in program.allocations) == expected
+
+
+def test_two_launches_take_as_long_as_both_together() -> None:
+    rows = {row.id: row for row in device_rows.qwen_rows() if row.then is not None}
+    assert set(rows) == {"Q096", "Q099"}
+    row, programs = rows["Q096"], timing_rows.Programs()
+    assert row.then is not None
+    both = timing_rows.predict_us(row, programs, TRN2)
+    apart = [replace(row, id=f"{k}", make=make, then=None) for k, make in enumerate((row.make, row.then))]
+    times = [timing_rows.predict_us(each, programs, TRN2) for each in apart]
+    assert both == pytest.approx(sum(time for time in times if time is not None)) and None not in times
+
+
+def test_rows_on_two_cores_have_a_program_for_each_with_half_of_the_work() -> None:
+    by_id = {row.id: row for row in device_rows.rows()}
+    for program, nbytes in ((by_id["P003"].make(), 2 * 64 * 8192), (by_id["N036"].make(), 4 * 96 * 4 * 32)):
+        (peer,) = program.peers
+        assert len(peer) == len(program)
+        loads = [t for t in program.templates if t.opcode == "dma_copy" and t.operands[1].elements >= 64 * 32]
+        assert {t.operands[1].elements * t.operands[1].dtype.itemsize for t in loads} >= {nbytes}
+
+
+@pytest.mark.parametrize("identity", ["G001", "G003"])
+def test_the_head_moves_the_matrix_and_multiplies_it_once(identity: str) -> None:
+    """4,128 transfers and 8,224 products a core, and 149 of 32 KiB a partition with 19,072 products."""
+    program = {row.id: row for row in device_rows.lm_head_rows()}[identity].make()
+    names = [template.opcode for template in program.templates]
+    counts = np.bincount(program.peers[0].template_ids, minlength=len(program.peers[0].templates))
+    products = sum(int(n) for n, t in zip(counts, program.peers[0].templates) if t.opcode == "nc_matmul")
+    assert "nc_matmul" in names
+    assert products == {"G001": 257 * 32, "G003": 149 * 4 * 32}[identity] + 1
+    large = sum(
+        int(n)
+        for n, t in zip(counts, program.peers[0].templates)
+        if t.opcode == "dma_copy" and t.operands[0].partitions == 128 and t.operands[0].free_size >= 64
+    )  # fmt: skip
+    assert large == {"G001": 129 * 32, "G003": 149}[identity]
+
+
+@pytest.mark.parametrize("kernel", scoring.KERNELS)
+@pytest.mark.parametrize("wide", [32, 48, 128])
+def test_tokens_get_their_log_probability_and_the_entropy(kernel: str, wide: int) -> None:
+    random = np.random.default_rng(3)
+    logits = random.standard_normal((16, 128)).astype(ml_dtypes.bfloat16)
+    chosen = random.integers(0, 128, (16, 1)).astype(np.int32)
+    chances, entropies = execute(scoring.KERNELS[kernel](16, 128, 4, wide), [logits, chosen])
+    exact = logits.astype(np.float64)
+    log = exact - exact.max(axis=1, keepdims=True)
+    log -= np.log(np.exp(log).sum(axis=1, keepdims=True))
+    assert chances == pytest.approx(np.take_along_axis(log, chosen, 1), rel=1e-3, abs=1e-4)
+    assert entropies == pytest.approx(-(np.exp(log) * log).sum(axis=1, keepdims=True), rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("kernel", heads.KERNELS)
+def test_every_head_attends_for_itself(kernel: str) -> None:
+    random = np.random.default_rng(4)
+    q, k, v = (random.standard_normal((32, 8, 16)).astype(np.float32) for _ in range(3))
+    (found,) = execute(heads.KERNELS[kernel](32, 8, 16), [q, k, v])
+    for head in range(8):
+        scores = np.exp(q[:, head] @ k[:, head].T / 4.0)
+        assert found[:, head] == pytest.approx(scores @ v[:, head] / scores.sum(axis=1, keepdims=True), abs=1e-4)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_head_finds_the_largest_logit(packed: bool) -> None:
+    hidden, vocabulary = 256, 1920 if packed else 2048
+    random = np.random.default_rng(5)
+    table, weights, matrix = (
+        random.standard_normal(shape).astype(ml_dtypes.bfloat16)
+        for shape in ((vocabulary, hidden), (1, hidden), (hidden, vocabulary))
+    )
+    token = np.array([[7]], np.int32)
+    # the rows of the matrix lie as the normed tile has them: partition p holds one run of either half
+    row = table[7].astype(np.float64)
+    normed = row / np.sqrt((row**2).mean() + 1e-6) * weights[0].astype(np.float64)
+    runs = normed.reshape(2, 128, 1).transpose(1, 0, 2).reshape(128, 2)
+    logits = sum(runs[:, at] @ matrix[at * 128 : at * 128 + 128].astype(np.float64) for at in range(2))
+    if packed:
+        filled_up = np.concatenate((matrix, np.zeros((hidden, 128), matrix.dtype)), axis=1)
+        blocks = filled_up.reshape(2, 128, 2, 2, 512).transpose(2, 3, 1, 0, 4)
+        given, program = blocks.reshape(2, 2, 128, 1024), lm_head.packed(hidden, vocabulary, 2)
+    else:
+        given, program = matrix, lm_head.streamed(hidden, vocabulary, 593)
+    (number,) = execute(program, [token, table, weights, given])
+    assert logits[int(number[0, 0])] == pytest.approx(logits.max(), rel=0.02)

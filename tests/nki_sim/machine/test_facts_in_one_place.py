@@ -19,7 +19,6 @@ SMALLEST = 16
 POWERS = {2**n for n in range(4, 21)}
 
 OTHER_MEANINGS = {
-    "dma_pool.py": {64: "slices of time to grow by"},
     "isa/numerics.py": {4096: "entries of a cache"},
     "isa/prng.py": {32: "bits of a random word"},
     "isa/registers.py": {32: "bits of a register"},
@@ -34,10 +33,9 @@ OTHER_MEANINGS = {
     "proofs/field.py": {256: "terms that float64 adds up exactly", 4096: "entries of a cache"},
     "proofs/operators.py": {16: "powers written out as products"},
     "passes.py": {32: "loops inside each other"},
-    "compiled_regions.py": {64: "entries of a table to begin with"},
-    "compiled_waits.py": {64: "entries of a growing array to begin with"},
-    "compiled_walk.py": {64: "idle gaps remembered, slices of time to grow by"},
-    "one_pass.py": {64: "idle gaps remembered"},
+    "machine_code.py": {16: "characters of a digest"},
+    "region_lists.py": {64: "entries of a table to begin with"},
+    "list_scheduler.py": {64: "idle gaps remembered, slices of time to grow by"},
 }
 """By file: numbers that a machine has as well, and what they are there."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import timing_intervals, timing_refits
+from benchmarks import timing_accuracy, timing_intervals, timing_refits
 from benchmarks.timing_rows import Outcome
 from nki_sim import gantt, intervals
 from nki_sim.intervals import EVERY, KINDS, Basis, Interval, Spread, Spreads
@@ -226,14 +226,72 @@ def test_spreads_are_wide_enough_for_a_family_that_was_left_out() -> None:
     covered = timing_intervals.with_coverage(rows, TRN2)
     found = timing_intervals.spreads(rows, TRN2).kinds["products"]
     assert found.low < 0.9 and found.high > 1.1
-    assert all(each.inside is not None for each in covered)
+    assert all(each.side is not None for each in covered)
+
+
+def test_no_more_than_a_tenth_of_rows_left_out_lie_beyond_either_end() -> None:
+    """Of families that lie apart, skewed: by what the others give, moved as far as the spread was."""
+    middles = {"a": 0.8, "b": 0.95, "c": 1.0, "d": 1.02, "e": 1.05}
+    rows = [row(family, k, middle + k / 500) for family, middle in middles.items() for k in range(9)]
+    found = timing_intervals.spreads(rows, TRN2).kinds["products"]
+    lies = timing_intervals.spread(rows)
+    down, up = lies.low / found.low, found.high / lies.high
+    beyond = {"low": [], "high": []}
+    for family in middles:
+        others = timing_intervals.spread([each for each in rows if each.family != family])
+        own = [each.pair[1] / each.pair[0] for each in rows if each.family == family]
+        beyond["low"].append(sum(ratio < others.low / down * 0.9999 for ratio in own) / len(own))
+        beyond["high"].append(sum(ratio > others.high * up * 1.0001 for ratio in own) / len(own))
+    assert all(sum(shares) / len(middles) <= 0.1 for shares in beyond.values()), beyond
+
+
+def test_an_interval_is_as_skewed_as_the_rows_are() -> None:
+    """Devices are slower than predicted, never faster: only the high end moves."""
+    rows = [row(family, k, 1 + far * k / 100) for family, far in (("a", 1), ("b", 2), ("c", 6)) for k in range(9)]
+    found = timing_intervals.spreads(rows, TRN2).kinds["products"]
+    lies = timing_intervals.spread(rows)
+    assert 0.99 < found.low <= lies.low and found.high > 1.05 * lies.high
+
+
+def test_each_kind_is_as_wide_as_its_own_rows_need() -> None:
+    near = [row(family, k, 1.0 + k / 1000) for family in "ab" for k in range(9)]
+    far = [row(family, k, middle, "small") for family, middle in (("a", 0.5), ("b", 2.0)) for k in range(9)]
+    kinds = timing_intervals.spreads([*near, *far], TRN2).kinds
+    assert kinds["products"].high / kinds["products"].low < 1.05
+    assert kinds["small"].high / kinds["small"].low > 4
+
+
+@pytest.mark.parametrize(
+    ("sides", "holds"),
+    [
+        (["inside"] * 8 + ["faster", "slower"], True),
+        (["inside"] * 10, False),
+        (["inside"] * 8 + ["slower"] * 2, False),
+        (["inside"] * 7 + ["faster"] + ["slower"] * 2, False),
+    ],
+)
+def test_a_level_that_is_missed_or_on_one_side_is_told(
+    sides: list[Any], holds: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [replace(row(family, k, 1.0), side=side) for family in "ab" for k, side in enumerate(sides)]
+    found = timing_intervals.coverage(rows)
+    assert found is not None and found.holds is holds
+    assert found.inside == pytest.approx(sides.count("inside") / 10)
+    assert timing_accuracy.print_coverage(rows) is not holds
+    assert ("MISSED" in capsys.readouterr().out) is not holds
+
+
+def test_a_family_weighs_as_much_as_another_in_the_coverage() -> None:
+    rows = [replace(row("a", k, 1.0), side="inside") for k in range(99)]
+    found = timing_intervals.coverage([*rows, replace(row("b", 0, 1.0), side="slower")])
+    assert found == timing_intervals.Coverage(0.5, 0.0, 0.5) and timing_intervals.coverage([]) is None
 
 
 def test_a_row_is_asked_about_with_spreads_that_do_not_know_its_family() -> None:
     near = [row(family, k, 1.0 + k / 1000) for family in "abcd" for k in range(9)]
     far = [row("far", k, 9.0) for k in range(9)]
-    inside = {each.id: each.inside for each in timing_intervals.with_coverage([*near, *far], TRN2)}
-    assert inside["a0"] and not any(inside[each.id] for each in far)
+    sides = {each.id: each.side for each in timing_intervals.with_coverage([*near, *far], TRN2)}
+    assert sides["a4"] == "inside" and {sides[each.id] for each in far} == {"slower"}
 
 
 # --- refits -----------------------------------------------------------------------------------------
@@ -245,7 +303,7 @@ def test_what_is_refitted_is_what_whole_kernels_decide() -> None:
         assert TRN2.sources[name].confidence == "fitted" and type(getattr(TRN2, name)) in (int, float), name
     for name, source in TRN2.sources.items():
         if source.confidence == "fitted" and any(
-            f"{kind}0" in source.text or f"{kind}1" in source.text for kind in "ACKLNQS"
+            f"{kind}0" in source.text or f"{kind}1" in source.text for kind in "ACGKLNPQS"
         ):
             assert name in timing_refits.FITTED, f"{name} rests on whole kernels: a line in FITTED of timing_refits.py"
 

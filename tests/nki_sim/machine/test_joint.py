@@ -274,7 +274,10 @@ def test_the_cores_share_the_bandwidth_of_their_stack() -> None:
     moved = both.fields["hbm_read_bytes"] + both.fields["hbm_write_bytes"]
     assert moved / (both.latency_us * 1e3) < TRN2.hbm_bytes_per_ns
     assert moved / (alone.latency_us * 1e3) > TRN2.hbm_bytes_per_ns, "or the test would mean nothing"
-    assert joint.sharing(TRN2, 2).dma_bytes_per_ns == pytest.approx(TRN2.hbm_bytes_per_ns / 2)
+    shared = joint.sharing(TRN2, 2)
+    assert shared.dma_bytes_per_ns == pytest.approx(TRN2.hbm_bytes_per_ns / 2)
+    assert 2 * shared.dma_bytes_per_ns * shared.dma_sustained == pytest.approx(604, rel=1e-3)  # G003
+    assert joint.sharing(TRN2, 1) is TRN2
 
 
 def test_the_facts_are_of_both_cores() -> None:

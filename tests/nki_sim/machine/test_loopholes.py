@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from nki_sim.executor import execute
 from nki_sim.isa import numerics
 from nki_sim.machine import TRN2
 from nki_sim.program import Engine, Operand, Program
+from nki_sim.schedule import Timeline, schedule
 from nki_sim.session import TensorSpec
 from tests.nki_sim.machine.forging import with_operand
 
@@ -134,7 +136,7 @@ def test_a_stride_above_16_bytes_halves_the_rate_in_psum_and_for_tensor(name: st
     body = STRIDED[name]
     long, short = price(lambda: body(LONG)), price(lambda: body(SHORT))
     fixed = {
-        "vector": vector_ns(0),
+        "vector": vector_ns(0) if "into" in name else TRN2.vector_psum_issue_cycles / TRN2.vector_clock_ghz,
         "scalar": TRN2.scalar_issue_cycles / TRN2.scalar_clock_ghz,
         "tensor": tensor_ns(0, 4 if "product" in name else 2),
     }[long.resource]
@@ -598,3 +600,98 @@ def test_a_root_on_gpsimd_takes_four_cycles() -> None:
         lambda: nisa.tensor_scalar(dst=tile(), data=tile(), op0=nl.rsqrt, operand0=None, engine=nisa.engine.vector)
     )
     assert forced.busy_ns > root.busy_ns
+
+
+# --- what two would hold at once --------------------------------------------------------------------
+
+
+def in_order(order: str, mine: Sequence[Callable[[], Any]], others: Sequence[Callable[[], Any]]) -> None:
+    """All of `mine` first, all of `others` first, or one of each in turn."""
+    if order == "in turn":
+        for one, other in zip(mine, others, strict=True):
+            one()
+            other()
+        return
+    for each in (*mine, *others) if order == "mine first" else (*others, *mine):
+        each()
+
+
+def held_us(timeline: Timeline, holds: Callable[[Cost], bool]) -> float:
+    prices = [timeline.costs[number] for number in timeline.shown.template_ids.tolist()]
+    return sum(price.busy_ns for price in prices if holds(price)) / 1e3
+
+
+ORDERS = ("mine first", "others first", "in turn")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_gpsimd_does_not_compute_while_its_cores_write_descriptors(order: str) -> None:
+    def body(source: Any, result: Any) -> None:
+        values, total = [filled(tile(512)) for _ in range(3)], filled(tile(64))
+
+        def compute(at: int) -> None:
+            here = values[at % 3]
+            nisa.tensor_tensor(dst=here, data1=here, data2=here, op=nl.add, engine=nisa.engine.gpsimd)
+
+        def load(at: int) -> None:
+            loaded = tile(64)
+            nisa.dma_copy(dst=loaded, src=source[:, 8 * at : 8 * at + 64])
+            nisa.tensor_tensor(dst=total, data1=total, data2=loaded, op=nl.add, engine=nisa.engine.vector)
+
+        in_order(order, [partial(compute, at) for at in range(40)], [partial(load, at) for at in range(40)])
+        nisa.dma_copy(dst=result[:, :64], src=total)
+
+    timeline = schedule(traced(body), TRN2)
+    cores_us = held_us(timeline, lambda price: price.resource in ("gpsimd", "dma.gpsimd"))
+    assert timeline.latency_us >= timeline.resource_bound_us >= cores_us * (1 - 1e-9)
+    assert timeline.resource_bound_us > 1.3 * max(
+        timeline.resource_us[name] for name in ("gpsimd", "dma.gpsimd", "dma")
+    )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_vector_and_gpsimd_take_turns_at_their_port_whoever_is_written_first(order: str) -> None:
+    def body(source: Any, result: Any) -> None:
+        narrow, wide = filled(tile(512, nl.bfloat16)), [filled(tile(512)) for _ in range(30)]
+
+        def vector() -> None:
+            for _ in range(4):
+                nisa.tensor_copy(dst=tile(512, nl.bfloat16), src=narrow, engine=nisa.engine.vector)
+
+        def gpsimd(at: int) -> None:
+            nisa.tensor_tensor(dst=wide[at], data1=wide[at], data2=wide[at], op=nl.add, engine=nisa.engine.gpsimd)
+
+        in_order(order, [vector] * 30, [partial(gpsimd, at) for at in range(30)])
+        nisa.dma_copy(dst=result, src=wide[0])
+
+    timeline = schedule(traced(body), TRN2)
+    port_us = held_us(timeline, lambda price: "sbuf" in price.ports)
+    assert timeline.latency_us >= timeline.resource_bound_us >= port_us * (1 - 1e-9)
+    assert port_us > 1.3 * max(timeline.resource_us[name] for name in ("vector", "gpsimd"))
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("columns", [1024, 2048])
+def test_no_more_is_moved_than_there_was_time_for(columns: int, behind: bool) -> None:
+    """Stores that wait for nothing, written among loads that somebody waits for, or behind them all: what they take
+    from the loads the loads do not have."""
+
+    def body(source: Any, result: Any) -> None:
+        values, total = filled(tile(columns)), filled(tile(64))
+        for at in range(60):
+            loaded = tile(columns)
+            nisa.dma_copy(dst=loaded, src=source[:, 8 * at : 8 * at + columns])
+            nisa.tensor_tensor(dst=total, data1=total, data2=loaded[:, :64], op=nl.add, engine=nisa.engine.vector)
+            if not behind:
+                nisa.dma_copy(dst=result[:, :columns], src=values)
+        for _ in range(60 if behind else 0):
+            nisa.dma_copy(dst=result[:, :columns], src=values)
+        nisa.dma_copy(dst=result[:, :64], src=total)
+
+    timeline = schedule(traced(body, 2 * columns), TRN2)
+    prices = [timeline.costs[number] for number in timeline.shown.template_ids.tolist()]
+    ends = [
+        (end, price.transfer.engine_ns) for end, price in zip(timeline.end_ns, prices) if price.transfer is not None
+    ]
+    due, work_ns = np.array(sorted(ends)).T
+    assert (np.cumsum(work_ns) <= due + 2 * work_ns.max()).all()

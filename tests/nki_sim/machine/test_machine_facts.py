@@ -6,6 +6,7 @@ import csv
 import re
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -17,6 +18,7 @@ from nki_sim.machine import (
     TRN1,
     TRN2,
     TRN3,
+    Confidence,
     InstructionSet,
     Machine,
     first_with,
@@ -40,7 +42,7 @@ def test_every_number_of_every_generation_names_its_source(facts: InstructionSet
             continue
         source = facts.sources[field.name]
         assert source.text.strip(), field.name
-        assert source.confidence in ("documented", "measured", "fitted", "prior")
+        assert source.confidence in get_args(Confidence)
 
 
 def test_a_fitted_number_names_the_rows_it_was_fitted_to() -> None:

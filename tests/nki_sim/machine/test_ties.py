@@ -11,6 +11,7 @@ from benchmarks import timing_accuracy, timing_ties
 from benchmarks.timing_rows import Outcome
 from nki_sim import ties
 from nki_sim.machine import TRN2
+from tests.house.structure import ROOT
 
 TIE = ties.Tie(0.02, 0.8, 10, 2, TRN2.name, "a test")
 
@@ -31,12 +32,20 @@ def pairs_of(family: str, apart: float, right: int, wrong: int) -> list[Outcome]
 
 def test_a_pair_is_two_rows_of_one_grid_that_the_device_tells_apart() -> None:
     rows = [
-        row("a", 90.0, 100.0), row("b", 100.0, 101.0), row("c", 120.0, 80.0), row("d", None, 50.0),
+        row("a", 90.0, 100.0), row("b", 100.0, 101.0), row("c", 120.0, 90.0), row("d", None, 85.0),
         row("e", 90.0, None), row("f", 100.0, 500.0, grid="another"),
     ]  # fmt: skip
     found = sorted((round(pair.apart, 4), pair.right) for pair in timing_ties.pairs(rows))
     assert found == [(round(1 - 100 / 120, 4), False), (0.25, False)]
     assert timing_ties.pairs([replace(each, family="kda") for each in rows[:2]]) == []
+
+
+def test_rows_far_from_their_grids_fastest_are_in_no_pair() -> None:
+    """Fast and slow are in order nearly always: they would make the tie look smaller than it is."""
+    near = [row("a", 100.0, 100.0), row("b", 100.0, 124.0), row("c", 100.0, 126.0), row("d", 400.0, 400.0)]
+    assert [(pair.apart, pair.right) for pair in timing_ties.pairs(near)] == [(0.0, True)]
+    refused = [*near, row("e", None, 90.0)]
+    assert timing_ties.pairs(refused) == [], "the grid's fastest counts, predicted or not"
 
 
 def test_a_tie_ends_where_four_of_five_pairs_are_in_order() -> None:
@@ -65,8 +74,8 @@ def test_the_share_in_order_never_falls_with_the_difference() -> None:
 
 def test_the_shipped_one_is_of_trn2_and_smaller_than_any_interval_of_a_latency() -> None:
     found = ties.shipped()
-    assert found.machine == TRN2.name and found.families >= 5 and found.pairs > 1000
-    assert 0.01 < found.within < 0.05
+    assert found.machine == TRN2.name and found.families >= 5 and found.pairs > 500
+    assert 0.01 < found.within < 0.1 and "25 %" in found.source
 
 
 def test_it_is_read_as_it_was_written_and_refused_with_what_makes_it(tmp_path: Path) -> None:
@@ -86,3 +95,10 @@ def test_it_is_written_of_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         timing_accuracy.main(["--quick", "--write-ties", "--family", "micro"])
     assert "leave --family away" in capsys.readouterr().err
+
+
+def test_the_page_says_the_shipped_one() -> None:
+    found, page = ties.shipped(), (ROOT / "docs" / "timing_model.md").read_text(encoding="utf-8")
+    text = " ".join(page.split())
+    assert f"predicted to differ by {100 * found.within:.1f} % or more" in text
+    assert f"{found.pairs:,} pairs of {found.families} families" in text

@@ -77,10 +77,10 @@ def test_a_document_without_markers_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_table_shows_left_out_figures_before_those_fitted_with(tmp_path: Path) -> None:
     apart = [
-        timing_rows.Outcome("X1", "f", "g", "", 100.0, 130.0, inside=False),
-        timing_rows.Outcome("X2", "f", "g", "", 200.0, 220.0, inside=True),
+        timing_rows.Outcome("X1", "f", "g", "", 100.0, 130.0, side="faster"),
+        timing_rows.Outcome("X2", "f", "g", "", 200.0, 220.0, side="inside"),
     ]
-    together = [replace(row, predicted=row.measured, inside=None) for row in apart]
+    together = [replace(row, predicted=row.measured, side=None) for row in apart]
     page = tmp_path / "page.md"
     page.write_text(f"before\n{timing_page.BEGIN}\nold\n{timing_page.END}\nafter\n")
     timing_page.write(page, timing_page.table(apart, together, {"f": together}))

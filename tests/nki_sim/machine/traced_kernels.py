@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import nki_sim
+from infra.tasks.seed_index import load_seed
 from nki_sim import dtypes
 from nki_sim.machine import TRN2
 from nki_sim.program import Program
@@ -17,6 +21,23 @@ import nki.isa as nisa  # noqa: E402  # only importable once the simulator is in
 import nki.language as nl  # noqa: E402  # the same
 
 P = 128
+
+
+def task_kernel(source: str, task: str) -> Program:
+    """A kernel of a shipped task, at its smallest shape."""
+    seed = load_seed(task)
+    reference = _module(seed.reference_path.read_text(encoding="utf-8"), "reference")
+    for key, value in seed.presets[0].values:
+        setattr(reference, key, value)
+    inputs = reference.transform_to_nki_inputs(reference.get_inputs())
+    specs = [TensorSpec(i.shape, dtypes.as_dtype(i.dtype)) if isinstance(i, np.ndarray) else i for i in inputs]
+    return nki_sim.trace(_module(source, task).kernel, *specs)
+
+
+def _module(source: str, name: str) -> Any:
+    module = types.ModuleType(name)
+    exec(compile(source, f"{name}.py", "exec"), module.__dict__)
+    return module
 
 
 def traced(body: Callable[[Any, Any], None], columns: int = 512, dtype: Any = dtypes.float32) -> Program:

@@ -1,48 +1,134 @@
-"""The walk over a program's rows, on flat arrays: what `nki_sim.compiled` has Numba make machine code of.
+"""A program's timeline: each row, in a given order, at the earliest time that everything has which it needs.
 
-The same arithmetic in the same order as `nki_sim.one_pass`, so the same bits come out; that file says what it means,
-and tests/nki_sim/machine/test_compiled_pass.py holds the two against each other. Plain functions of arrays and numbers
-that also run as they stand, slowly. None calls what another file has, since Numba's cache looks at no other when it
-asks whether what it keeps is still valid.
+An instruction begins when its operands are ready, the place of its result is free, and its engine has time for it:
+after what is there already, or in an idle gap that earlier rows left, as the compiler's scheduler would arrange it.
+Transfers besides need a queue that issues them and DMA engines that move them.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-
-FUNCTIONS = (
-    "booked_all", "booked_some", "written_descriptors", "gap_for", "gap_filled", "same_regions", "walked", "one_pass",
-    "fetched_transfers", "cold_products",
-)  # fmt: skip
-"""In this order: each after those that it calls."""
+from nki_sim.machine_code import Bools, Floats, FloatTable, Ints, IntTable, jit
 
 GAPS_KEPT = 64
 SLICES_AHEAD = 64
-FULL_NS = 1e-6
+FULL_NS, SAME_NS = 1e-6, 1e-3
 PLAIN, FUNCTION, TRANSFER, MATMUL, ACCUMULATE = range(5)
-RESOURCES, SOFTWARE, TENSOR = 8, 7, 0
-# Columns of `slices`: ns booked on all engines; on the busiest single one; of the former, inward and outward.
-ALL, MOST, INWARD = 0, 1, 2
+# Calendars: those of nki_sim.cost.RESOURCES, then of the ports that engines share. GpSimd's cores compute and write
+# descriptors; what they compute is in the calendar of the descriptors, too.
+CALENDARS, TENSOR, SOFTWARE, SBUF_PORT, PSUM_PORT = 10, 0, 7, 8, 9
+# Columns of `slices`: ns booked on all engines; on the busiest single one; of the former, inward and outward; what
+# inward and outward gave away there, less what they got in its place.
+ALL, MOST, INWARD, OWED = 0, 1, 2, 4
 # Columns of what is known of regions: `times`, when the last write may be read, when TensorE may read it, when the last
 # reader is done; `rows`, who wrote and who read last.
 VISIBLE, TO_TENSOR, READ_UNTIL = range(3)
 WRITER, READER = range(2)
 # What `walked` leaves for its next call: in `ns`, and in `counts`.
-LATEST, THROTTLED, RING_TAIL, FURTHEST, PUT_OFF_UNTIL = range(5)
+LATEST, THROTTLED, FURTHEST, PUT_OFF_UNTIL = range(4)
 TABLE, TABLE_LOADS, SUM_ROW, SUMS_AT = range(4)
 
 
-# --- DMA engines (nki_sim.dma_pool) ---------------------------------------------------------------
+# --- calendars ------------------------------------------------------------------------------------
+# Of what one user holds at a time: it is idle in its gaps, which ascend, and after its tail; gaps[c] of low[c] and
+# high[c] count. Only the latest are remembered, and none in which nothing of its users fits.
 
 
+@jit
+def free_from(
+    calendar: int, earliest: float, busy: float, tails: Floats, low: FloatTable, high: FloatTable, gaps: Ints
+) -> float:
+    """The first time from `earliest` on at which it is idle for `busy` ns."""
+    if earliest >= tails[calendar]:
+        return earliest
+    count = gaps[calendar]
+    if count > 0 and high[calendar, count - 1] >= earliest + busy:
+        k, above = 0, count
+        while k < above:
+            middle = (k + above) >> 1
+            if high[calendar, middle] < earliest + busy:
+                k = middle + 1
+            else:
+                above = middle
+        while k < count:
+            begin = low[calendar, k] if low[calendar, k] > earliest else earliest
+            if begin + busy <= high[calendar, k]:
+                return begin
+            k += 1
+    return tails[calendar]
+
+
+@jit
+def fill_gap(
+    calendar: int, begin: float, end: float, low: FloatTable, high: FloatTable, gaps: Ints, smallest: float
+) -> None:
+    """Takes that stretch from the gap that it lies in. `smallest`: no shorter rest is kept; there is room for one gap
+    more."""
+    count = gaps[calendar]
+    k, above = 0, count
+    while k < above:
+        middle = (k + above) >> 1
+        if high[calendar, middle] < end:
+            k = middle + 1
+        else:
+            above = middle
+    before = begin - low[calendar, k] >= smallest and smallest > 0
+    after = high[calendar, k] - end >= smallest and smallest > 0
+    if before and after:
+        for j in range(count, k, -1):
+            low[calendar, j] = low[calendar, j - 1]
+            high[calendar, j] = high[calendar, j - 1]
+        gaps[calendar] = count + 1
+    elif not before and not after:
+        gaps[calendar] = count - 1
+        for j in range(k, count - 1):
+            low[calendar, j] = low[calendar, j + 1]
+            high[calendar, j] = high[calendar, j + 1]
+    if before:
+        high[calendar, k] = begin
+    if after:
+        low[calendar, k + before] = end
+
+
+@jit
+def waits_for_computed(
+    row: int, since: float, kinds: Ints, template_ids: Ints, times: FloatTable, rows: IntTable, read_starts: Ints,
+    read: Ints, overlap_starts: Ints, overlaps: Ints,
+) -> bool:  # fmt: skip
+    """Whether a row reads something that an engine computes, rather than a transfer brings, and is there only after
+    `since`."""
+    for k in range(read_starts[row], read_starts[row + 1]):
+        region = read[k]
+        writer = rows[region, WRITER]
+        if times[region, VISIBLE] > since and writer >= 0 and kinds[template_ids[writer]] != TRANSFER:
+            return True
+        for j in range(overlap_starts[region], overlap_starts[region + 1]):
+            writer = rows[overlaps[j], WRITER]
+            if times[overlaps[j], VISIBLE] > since and writer >= 0 and kinds[template_ids[writer]] != TRANSFER:
+                return True
+    return False
+
+
+# --- DMA engines and descriptors ------------------------------------------------------------------
+
+
+@jit
 def booked_all(
-    at: float, duration: float, side: int, share: float, width: float, slices: Array, skips: Array
+    at: float, duration: float, side: int, share: float, width: float, slices: FloatTable, skips: IntTable
 ) -> tuple[float, float, float]:
-    """Of a transfer on all engines: (start, end, ns that the other direction gave way)."""
+    """Books a transfer on all DMA engines, not before `at`: (start, end, ns that the other direction gave way).
+
+    A later transfer may use time that earlier ones left idle. It is booked in slices of `width` ns, in which capacity
+    is interchangeable. Each engine takes turns between what comes in and what goes out, so that a load does not wait
+    for all the stores that were asked for before it, nor a store for all the loads (rows B008, B012, B040: with one
+    queue for both they would take 12 to 16 % longer than they did).
+
+    `share` of a slice is its direction's in any case: it takes over what the other has beyond that. How much later the
+    transfers end that give way is for another walk (`delays`); what is given away is booked again with share 0.
+
+    skips: by slice and direction, a slice at or before the first one in which there is time.
+    """
     mine, other = INWARD + side, INWARD + 1 - side
     index = int(at / width)
     begun, put_off, start, take = -1.0, 0.0, 0.0, 0.0
@@ -73,11 +159,14 @@ def booked_all(
                     taken_over = slices[index, other]
                     take = idle + taken_over
                 slices[index, other] -= taken_over
+                slices[index, OWED + 1 - side] += taken_over
                 put_off += taken_over
                 taken += idle
             else:
                 taken += take
             ours += take
+            if share == 0.0:
+                slices[index, OWED + side] -= take
             slices[index, ALL] = taken
             slices[index, mine] = ours
             if duration <= take + FULL_NS:
@@ -90,10 +179,11 @@ def booked_all(
     return begun, start + take, put_off
 
 
+@jit
 def booked_some(
-    at: float, first: int, last: int, duration: float, width: float, slices: Array, each: Array
+    at: float, first: int, last: int, duration: float, width: float, slices: FloatTable, each: FloatTable
 ) -> tuple[float, float]:
-    """Of a transfer on engines first..last: (start, end)."""
+    """Books a transfer on engines first..last: (start, end). `each`: by slice and engine, ns booked."""
     index = int(at / width)
     begun, over = -1.0, -1.0
     while over < 0.0:
@@ -127,11 +217,18 @@ def booked_some(
     return begun, over
 
 
+@jit
 def written_descriptors(
-    earliest: float, busy: float, side: int, ends: Array, low: Array, high: Array, gaps: Array, tail: float
-) -> tuple[float, float, float]:
-    """As DescriptorWriter.write: (begin, end, tail). `low`, `high`: by resource, with room for two more gaps."""
-    count = gaps[SOFTWARE]
+    earliest: float, busy: float, side: int, ends: Floats, low: FloatTable, high: FloatTable, gaps: Ints, tails: Floats
+) -> tuple[float, float]:
+    """Software on GpSimd writes the descriptors of a transfer, `busy` ns from `earliest` on: (begin, end).
+
+    It writes into two rings, of what comes in and what goes out, each of which is in order. It goes on with the other
+    ring where one has nothing ready, and comes back, so that a transfer's descriptors may be written in pieces; it
+    never writes two at once, nor while GpSimd computes. `ends`: of the last transfer of each ring. There is room for
+    two more gaps.
+    """
+    count, tail = gaps[SOFTWARE], tails[SOFTWARE]
     if ends[side] > earliest:
         earliest = ends[side]
     if earliest > tail:
@@ -191,52 +288,12 @@ def written_descriptors(
             begin = tail
         end = tail = tail + busy
     ends[side] = end
-    gaps[SOFTWARE] = count
-    return begin, end, tail
+    gaps[SOFTWARE], tails[SOFTWARE] = count, tail
+    return begin, end
 
 
-# --- one pass (nki_sim.one_pass) ------------------------------------------------------------------
-
-
-def gap_for(low: Array, high: Array, resource: int, count: int, earliest: float, busy: float) -> int:
-    """The first of its `count` idle gaps that holds `busy` ns; `count` if none does. `low`, `high`: by resource."""
-    wanted = earliest + busy
-    k, above = 0, count
-    while k < above:
-        middle = (k + above) >> 1
-        if high[resource, middle] < wanted:
-            k = middle + 1
-        else:
-            above = middle
-    while k < count and max(low[resource, k], earliest) + busy > high[resource, k]:
-        k += 1
-    return k
-
-
-def gap_filled(
-    low: Array, high: Array, resource: int, count: int, k: int, begin: float, end: float, smallest: float
-) -> int:
-    """Takes that time from gap k: how many there are then; there is room for one more."""
-    before = begin - low[resource, k] >= smallest and smallest > 0
-    after = high[resource, k] - end >= smallest and smallest > 0
-    if before and after:
-        for j in range(count, k, -1):
-            low[resource, j] = low[resource, j - 1]
-            high[resource, j] = high[resource, j - 1]
-        count += 1
-    elif not before and not after:
-        count -= 1
-        for j in range(k, count):
-            low[resource, j] = low[resource, j + 1]
-            high[resource, j] = high[resource, j + 1]
-    if before:
-        high[resource, k] = begin
-    if after:
-        low[resource, k + before] = end
-    return count
-
-
-def same_regions(one: int, other: int, starts: Array, regions: Array) -> bool:
+@jit
+def same_regions(one: int, other: int, starts: Ints, regions: Ints) -> bool:
     """Do two rows (-1: none) write the same regions?"""
     if one < 0:
         return starts[other] == starts[other + 1]
@@ -249,23 +306,33 @@ def same_regions(one: int, other: int, starts: Array, regions: Array) -> bool:
     return bool(k == length)
 
 
+@jit
 def walked(
-    begin: int, order: Array, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array,
-    tables: Array, moves: Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array,
-    read_starts: Array, read: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array,
-    closed_starts: Array, closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array,
-    end_starts: Array, end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array,
-    table_ns: float, throttle: float, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array,
-    causes: Array, times: Array, rows: Array, tails: Array, low: Array, high: Array, gaps: Array, slices: Array,
-    skips: Array, each: Array, ring_ends: Array, before_sums: Array, part_until: Array, port_from: Array,
-    port_until: Array, opened: Array, opened_by: Array, ns: Array, counts: Array,
+    begin: int, order: Ints, template_ids: Ints, resources: Ints, busies: Floats, latencies: Floats, kinds: Ints,
+    tables: Ints, moves: FloatTable, ports: IntTable, parts: Ints, holds: Floats, beside_starts: Ints, beside: Ints,
+    read_starts: Ints, read: Ints, written_starts: Ints, written: Ints, overlap_starts: Ints, overlaps: Ints,
+    closed_starts: Ints, closed: Ints, group_starts: Ints, groups: Ints, members_starts: Ints, members: Ints,
+    end_starts: Ints, end_rows: Ints, held_ns: Floats, tensor_waits: Floats, is_cold: Bools, smallest: Floats,
+    table_ns: float, throttle: float, slice_ns: float, runs_ahead: bool, delays: Floats, starts: Floats,
+    issues: Floats, ends: Floats, readies: Floats, released: Floats, causes: Ints, booked: Floats, times: FloatTable,
+    rows: IntTable, tails: Floats, low: FloatTable, high: FloatTable, gaps: Ints, slices: FloatTable, skips: IntTable,
+    each: FloatTable, ring_ends: Floats, before_sums: Floats, part_until: Floats, opened: Floats, opened_by: Ints,
+    ns: Floats, counts: Ints,
 ) -> int:  # fmt: skip
     """The rows from place `begin` of `order` on, as far as gaps and slices have room: the first place that it leaves.
+    Fills starts, issues, ends, readies, released (when engine or queue are free again) and causes, by row.
+
+    moves: by template, start_ns, engine_ns, first engine, last engine, outward; ports: by template, the calendars that
+    it is in besides its resource's, -1 after the last; parts, holds, beside: of TensorE's array, the part that a
+    template takes, for how long, and the parts that overlap it; members: regions by group; held_ns: by row, or nothing;
+    tensor_waits: by row, ns that TensorE waits for transfers; is_cold: by row; smallest: by calendar, its shortest
+    instruction; runs_ahead: Machine.tensor_runs_ahead; delays: by row, of a transfer that gives way to the other
+    direction, ns. All the rest is memory that it hands to its next call.
 
     It never makes an array: where one variable may stand for one array or another, Numba counts references at every
     turn, which took a third of the time.
     """
-    latest, throttled, ring_tail, furthest = ns[LATEST], ns[THROTTLED], ns[RING_TAIL], ns[FURTHEST]
+    latest, throttled, furthest = ns[LATEST], ns[THROTTLED], ns[FURTHEST]
     table, table_loads, sum_row, sums_at = counts[TABLE], counts[TABLE_LOADS], counts[SUM_ROW], counts[SUMS_AT]
     some_overlap, some_closed = len(overlaps) > 0, len(closed) > 0
     some_groups, some_ends, some_held = len(groups) > 0, len(end_rows) > 0, len(held_ns) > 0
@@ -275,7 +342,7 @@ def walked(
         i = order[place]
         t = template_ids[i]
         resource, kind, busy = resources[t], kinds[t], busies[t]
-        if gaps[resource] > most_gaps:
+        if max(gaps[resource], gaps[SOFTWARE], gaps[SBUF_PORT], gaps[PSUM_PORT]) > most_gaps:
             stop = place
             break
         # all after `furthest` is idle: a transfer ends within its own time, and as much again for what gives way
@@ -337,8 +404,6 @@ def walked(
                     ready, cause = ends[before], before
 
         # what its engine adds
-        tail = tails[resource]
-        may_fill = True
         earliest = ready
         part = -1
         hold = busy
@@ -358,51 +423,57 @@ def walked(
             if tables[t] != table:
                 table = tables[t]
                 table_loads += 1
-                tail += table_ns
-                may_fill = False
-        for k in range(3):
-            slot = ports[t, k]
-            if slot < 0:
-                break
-            when = earliest if earliest > tail else tail
-            if when < port_until[slot ^ 1] and when + busy > port_from[slot ^ 1]:
-                earliest = port_until[slot ^ 1]
+                tails[resource] += table_ns
+                if tails[resource] > earliest:
+                    earliest = tails[resource]
 
         # where it fits
         begun = 0.0
         if resource == SOFTWARE:
-            begun, written_by, ring_tail = written_descriptors(
-                earliest, busy, int(moves[t, 4]), ring_ends, low, high, gaps, ring_tail
-            )
+            begun, written_by = written_descriptors(earliest, busy, int(moves[t, 4]), ring_ends, low, high, gaps, tails)
             start = written_by - busy
             busy = written_by - begun
-        elif earliest >= tail:
-            start = earliest
-            if start - tail > smallest[resource]:
-                count = gaps[resource]
-                low[resource, count] = tail
-                high[resource, count] = start
-                count += 1
-                if count > 2 * GAPS_KEPT:
-                    count -= GAPS_KEPT
-                    for k in range(count):
-                        low[resource, k] = low[resource, k + GAPS_KEPT]
-                        high[resource, k] = high[resource, k + GAPS_KEPT]
-                gaps[resource] = count
-            tails[resource] = start + busy
         else:
-            start = -1.0
-            count = gaps[resource]
-            if may_fill and count > 0 and high[resource, count - 1] >= earliest + busy:
-                if resource == TENSOR and before_sums[sums_at] > earliest:
+            start = earliest if earliest > tails[resource] else tails[resource]
+            if start > earliest and gaps[resource] > 0 and high[resource, gaps[resource] - 1] >= earliest + busy:
+                start = free_from(resource, earliest, busy, tails, low, high, gaps)
+            if resource == TENSOR and start < tails[TENSOR] and before_sums[sums_at] > start:
+                if before_sums[sums_at] > earliest:
                     earliest = before_sums[sums_at]
-                k = gap_for(low, high, resource, count, earliest, busy)
-                if k < count:
-                    start = max(low[resource, k], earliest)
-                    gaps[resource] = gap_filled(low, high, resource, count, k, start, start + busy, smallest[resource])
-            if start < 0.0:
-                start = tail
-                tails[resource] = start + busy
+                start = free_from(resource, earliest, busy, tails, low, high, gaps)
+            settled = start if ports[t, 0] < 0 else -1.0
+            while settled != start:
+                settled = start
+                for k in range(3):
+                    if ports[t, k] >= 0 and start < tails[ports[t, k]]:
+                        start = free_from(ports[t, k], start, busy, tails, low, high, gaps)
+                if settled != start:
+                    start = free_from(resource, start, busy, tails, low, high, gaps)
+            for k in range(-1, 3):
+                calendar = resource if k < 0 else ports[t, k]
+                if calendar < 0:
+                    break
+                if start < tails[calendar]:
+                    fill_gap(calendar, start, start + busy, low, high, gaps, smallest[calendar])
+                    continue
+                least = smallest[calendar]
+                if start - tails[calendar] > least and (
+                    calendar != TENSOR
+                    or runs_ahead
+                    or not waits_for_computed(
+                        i, tails[TENSOR], kinds, template_ids, times, rows, read_starts, read, overlap_starts, overlaps
+                    )
+                ):
+                    count = gaps[calendar]
+                    low[calendar, count], high[calendar, count] = tails[calendar], start
+                    count += 1
+                    if count > 2 * GAPS_KEPT:
+                        count -= GAPS_KEPT
+                        for j in range(count):
+                            low[calendar, j] = low[calendar, j + GAPS_KEPT]
+                            high[calendar, j] = high[calendar, j + GAPS_KEPT]
+                    gaps[calendar] = count
+                tails[calendar] = start + busy
         done = start + busy
         kept = done
         issues[i] = start
@@ -435,11 +506,8 @@ def walked(
                     _, until, _ = booked_all(done, put_off, 1 - side, 0.0, slice_ns, slices, skips)
                     if until > ns[PUT_OFF_UNTIL]:
                         ns[PUT_OFF_UNTIL] = until
-        for k in range(3):
-            slot = ports[t, k]
-            if slot < 0:
-                break
-            port_from[slot], port_until[slot] = issues[i], kept
+                booked[i] = done
+                done += delays[i]
         seen = done + latencies[t]
 
         # who waits for it
@@ -451,103 +519,58 @@ def walked(
         for k in range(written_starts[i], written_starts[i + 1]):
             region = written[k]
             times[region, VISIBLE], times[region, TO_TENSOR], rows[region, WRITER] = seen, forwarded, i
-        starts[i], ends[i], readies[i], causes[i] = start, done, ready, cause
+        starts[i], ends[i], readies[i], released[i], causes[i] = start, done, ready, kept, cause
         if seen > latest:
             latest = seen
         furthest = max(furthest, kept, done, seen, ns[PUT_OFF_UNTIL])
-    ns[LATEST], ns[THROTTLED], ns[RING_TAIL], ns[FURTHEST] = latest, throttled, ring_tail, furthest
+    ns[LATEST], ns[THROTTLED], ns[FURTHEST] = latest, throttled, furthest
     counts[TABLE], counts[TABLE_LOADS], counts[SUM_ROW], counts[SUMS_AT] = table, table_loads, sum_row, sums_at
     return stop
 
 
-def one_pass(
-    order: Array, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array,
-    moves: Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array,
-    read: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
-    closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array, end_starts: Array,
-    end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array, table_ns: float,
-    throttle: float, banks: int, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array,
-    causes: Array, times: Array, rows: Array, slices: Array, skips: Array, each: Array,
-) -> tuple[float, int, float, Array, Array, Array]:  # fmt: skip
-    """Fills starts, issues, ends, readies and causes: (latency, table loads, ns throttled, slices, skips, each).
-
-    `moves`: by template, start_ns, engine_ns, first engine, last engine, outward. `ports`: by template, its own slots,
-    -1 after the last; the other user's is the one beside it. `held_ns`: by row, or nothing. The last five are memory to
-    work in, of which slices, skips and each (by slice) come back larger where they do not do: for the next pass.
-    """
-    groupings, engines = len(members_starts) - 1, each.shape[1]
-    times[:] = 0.0
-    rows[:] = -1
-    slices[:] = 0.0
-    each[:] = 0.0
-    for k in range(len(skips)):
-        skips[k, 0] = skips[k, 1] = k
-    low, high = np.zeros((RESOURCES, 4 * GAPS_KEPT)), np.zeros((RESOURCES, 4 * GAPS_KEPT))
-    tails, gaps = np.zeros(RESOURCES), np.zeros(RESOURCES, np.int64)
-    ring_ends, before_sums, part_until = np.zeros(2), np.zeros(banks), np.zeros(len(beside_starts) - 1)
-    port_from, port_until = np.zeros(6), np.zeros(6)
-    opened, opened_by = np.full(groupings, -1.0), np.full(groupings, -1, np.int64)
-    ns, counts = np.zeros(5), np.zeros(4, np.int64)
-    counts[SUM_ROW] = -1
-    longest, some_apart = 0.0, False
-    for t in range(len(kinds)):
-        if kinds[t] == TRANSFER:
-            longest = max(longest, busies[t] + moves[t, 0] + 2.0 * moves[t, 1])
-            some_apart = some_apart or moves[t, 3] - moves[t, 2] + 1 != engines
-    for k in range(len(held_ns)):
-        ns[FURTHEST] = max(ns[FURTHEST], held_ns[k])
-    place = 0
-    while True:
-        place = walked(
-            place, order, template_ids, resources, busies, latencies, kinds, tables, moves, ports, parts, holds,
-            beside_starts, beside, read_starts, read, written_starts, written, overlap_starts, overlaps,
-            closed_starts, closed, group_starts, groups, members_starts, members, end_starts, end_rows, held_ns,
-            tensor_waits, is_cold, smallest, table_ns, throttle, slice_ns, starts, issues, ends, readies, causes,
-            times, rows, tails, low, high, gaps, slices, skips, each, ring_ends, before_sums, part_until, port_from,
-            port_until, opened, opened_by, ns, counts,
-        )  # fmt: skip
-        if place == len(order):
-            break
-        if gaps.max() + 2 > low.shape[1]:
-            wider, higher = np.zeros((RESOURCES, 2 * low.shape[1])), np.zeros((RESOURCES, 2 * low.shape[1]))
-            wider[:, : low.shape[1]] = low
-            higher[:, : low.shape[1]] = high
-            low, high = wider, higher
-        wanted = int((ns[FURTHEST] + longest) / slice_ns) + 2 * SLICES_AHEAD
-        if wanted > len(slices):
-            old = len(slices)
-            wanted = max(wanted, 2 * old)
-            more, further = np.zeros((wanted, 4)), np.empty((wanted, 2), np.int64)
-            more[:old] = slices
-            further[:old] = skips
-            for k in range(old, wanted):
-                further[k, 0] = further[k, 1] = k
-            slices, skips = more, further
-            if some_apart:
-                apart = np.zeros((wanted, engines))
-                apart[:old] = each
-                each = apart
-    until = ns[PUT_OFF_UNTIL]
-    index = int(until / slice_ns)
-    if until == index * slice_ns:
-        index -= 1
-    if 0 <= index < len(slices):
-        until = max(until, index * slice_ns + slices[index, ALL])
-    return max(ns[LATEST], until), counts[TABLE_LOADS], ns[THROTTLED], slices, skips, each
+@jit
+def ends_later(
+    booked: Floats, template_ids: Ints, moves: FloatTable, slices: FloatTable, width: float, late: Floats
+) -> None:
+    """Sets `late`: by row, how much later than booked (ns; -1: not at all) a transfer on all DMA engines ends because
+    some of its direction's time was taken over afterwards. Each direction is first come, first served: a transfer ends
+    when as much of its direction has been moved as was to be at the end that was booked."""
+    count = len(slices)
+    moved, planned = np.zeros(count + 1), np.zeros(count + 1)
+    for side in range(2):
+        some = False
+        for k in range(count):
+            got, owed = slices[k, INWARD + side], slices[k, OWED + side]
+            some = some or owed != 0.0
+            moved[k + 1], planned[k + 1] = moved[k] + got, planned[k] + got + owed
+        for row in range(len(booked) if some else 0):
+            if booked[row] < 0.0 or moves[template_ids[row], 4] != side:
+                continue
+            here = min(int(booked[row] / width), count - 1)
+            if max(planned[here] - moved[here], planned[here + 1] - moved[here + 1]) < SAME_NS:
+                continue
+            wanted = planned[here] + (booked[row] / width - here) * (planned[here + 1] - planned[here])
+            while here < count - 1 and moved[here + 1] < wanted - SAME_NS:
+                here += 1
+            share = (wanted - moved[here]) / max(moved[here + 1] - moved[here], SAME_NS)
+            end = (here + min(max(share, 0.0), 1.0)) * width
+            if end > booked[row]:
+                late[row] = end - booked[row]
 
 
+@jit
 def fetched_transfers(
-    template_ids: Array,
-    fetching: Array,
-    tensor: Array,
-    read_starts: Array,
-    read: Array,
-    written_starts: Array,
-    written: Array,
-    overlap_starts: Array,
-    overlaps: Array,
-) -> Array:
-    """As one_pass._fetched_operands: by row, the number of transfers."""
+    template_ids: Ints,
+    fetching: Bools,
+    tensor: Bools,
+    read_starts: Ints,
+    read: Ints,
+    written_starts: Ints,
+    written: Ints,
+    overlap_starts: Ints,
+    overlaps: Ints,
+) -> Ints:
+    """By row: of a product, the number of transfers for whose data TensorE waits there first."""
     rows = len(template_ids)
     brought_by = np.full(len(overlap_starts) - 1, -1, np.int64)
     waited_for = np.zeros(rows, np.bool_)
@@ -568,12 +591,20 @@ def fetched_transfers(
     return found
 
 
+@jit
 def cold_products(
-    rows: Array, starts: Array, busy: Array, active: Array, warming: float, wanted: float, warm_at: float,
-    cold_at: float, factor: float, is_cold: Array,
+    rows: Ints, starts: Floats, busy: Floats, active: Floats, warming: float, wanted: float, warm_at: float,
+    cold_at: float, factor: float, is_cold: Bools, state: Floats,
 ) -> int:  # fmt: skip
-    """As one_pass._cold_matmuls: sets `is_cold`; how many are. By product, in the order of their starts."""
-    free, so_far, now_cold, cold = 0.0, 0.0, True, 0
+    """Sets `is_cold` (by row of the program) for the products that TensorE carries out at the clock of a cold array:
+    how many. By product, in the order of their starts: rows, starts, busy and active ns.
+
+    While it is cold, the work beyond `warming` of the array's rows adds up until it is warm (`warm_at`); while it is
+    warm, what is lacking to `wanted` of them until it is cold (`cold_at`). What is to the contrary is taken off again.
+    `state`: the end of the product before, what has added up so far, and whether the array is warm (1; or 0); all 0 at
+    the beginning.
+    """
+    free, so_far, now_cold, cold = state[0], state[1], state[2] == 0.0, 0
     for k in range(len(rows)):
         begin = starts[k] if starts[k] > free else free
         hold = busy[k]
@@ -587,7 +618,7 @@ def cold_products(
             if so_far >= cold_at:
                 so_far, now_cold = 0.0, True
         if now_cold:
-            is_cold[rows[k]] = 1
+            is_cold[rows[k]] = True
             cold += 1
             hold *= factor
             so_far += (share - warming) * hold
@@ -600,4 +631,5 @@ def cold_products(
         if so_far < 0.0:
             so_far = 0.0
         free = begin + hold
+    state[0], state[1], state[2] = free, so_far, 0.0 if now_cold else 1.0
     return cold

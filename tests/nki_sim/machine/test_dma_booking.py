@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nki_sim.dma_pool import Backfilling, DescriptorWriter
+from nki_sim.list_scheduler import ALL, CALENDARS, FULL_NS, GAPS_KEPT, booked_all, booked_some, written_descriptors
 
 ENGINES = 16
+
+
+class Backfilling:
+    """Booked time of the DMA engines, as the walk keeps it."""
+
+    def __init__(self, engines: int, slice_ns: float) -> None:
+        count = int(200_000 / slice_ns) + 2
+        self._slices, self._each = np.zeros((count, 6)), np.zeros((count, engines))
+        self._skips = np.tile(np.arange(count)[:, None], 2)
+        self._engines, self._width, self._until = engines, slice_ns, 0.0
+
+    def book(self, at: float, first: int, last: int, duration: float, outward: bool) -> tuple[float, float]:
+        if last - first + 1 != self._engines:
+            return booked_some(at, first, last, duration, self._width, self._slices, self._each)
+        given = self._width, self._slices, self._skips
+        start, end, put_off = booked_all(at, duration, int(outward), 0.5, *given)
+        if put_off > FULL_NS:
+            self._until = max(self._until, booked_all(end, put_off, 1 - outward, 0.0, *given)[1])
+        return start, end
+
+    @property
+    def put_off_until(self) -> float:
+        index = int(self._until / self._width) - (self._until == int(self._until / self._width) * self._width)
+        return max(self._until, index * self._width + float(self._slices[max(0, index), ALL]))
+
+
+class DescriptorWriter:
+    """The two rings of software that writes descriptors."""
+
+    def __init__(self) -> None:
+        self._ends, self._tails = np.zeros(2), np.zeros(CALENDARS)
+        self._low, self._high = np.zeros((2, CALENDARS, 4 * GAPS_KEPT))
+        self._gaps = np.zeros(CALENDARS, np.int64)
+
+    def write(self, earliest: float, busy: float, outward: bool) -> tuple[float, float]:
+        return written_descriptors(
+            earliest, busy, int(outward), self._ends, self._low, self._high, self._gaps, self._tails
+        )
 
 
 @st.composite

@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nki_sim.compiler.rotation import Waits, find_waits
+from nki_sim.compiler.places import Waits, find_waits
 from nki_sim.machine import ISA, TRN2, Machine
 from nki_sim.program import Program
-from nki_sim.regions import Regions, find_regions
+from nki_sim.regions import Lists, Regions, find_regions
 from nki_sim.schedule import schedule
 from tests.nki_sim.compiler.random_kernels import TILE_BYTES, rotating_tiles
 from tests.nki_sim.machine.timeline_audit import audit
 from tests.nki_sim.machine.traced_kernels import P, nisa, nl, stream, tile
 from tests.nki_sim.machine.traced_kernels import traced as traced_as_is
-
-DEPTH = TRN2.rotation_depth
 
 
 def traced(body: Callable[[Any, Any], None], columns: int = 512) -> Program:
@@ -33,6 +31,11 @@ def traced(body: Callable[[Any, Any], None], columns: int = 512) -> Program:
     return traced_as_is(storing, columns)
 
 
+def each(lists: Lists, number: int) -> list[int]:
+    found: list[int] = lists.values[lists.starts[number] : lists.starts[number + 1]].tolist()
+    return found
+
+
 class Places:
     """Who waits for whom, in buffers."""
 
@@ -40,14 +43,13 @@ class Places:
         self.program = program
         self.regions: Regions = find_regions(program)
         self.waits: Waits = find_waits(program, machine, self.regions)
-        self._buffer = {region: buffer for buffer, mine in self.regions.of_buffer.items() for region in mine}
 
     def of_row(self, row: int) -> set[int]:
         """The buffers that it waits for besides its operands."""
-        closed = list(self.waits.regions.get(row, ()))
-        for group in self.waits.groups.get(row, ()):
-            closed += self.waits.group_regions[group]
-        return {self._buffer[region] for region in closed}
+        closed = each(self.waits.closed, row)
+        for group in each(self.waits.groups, row):
+            closed += each(self.waits.members, group)
+        return set(self.regions.buffers[closed].tolist())
 
     def rows(self, opcode: str) -> list[int]:
         return [row for row, n in enumerate(self.program.template_ids) if self.program.templates[n].opcode == opcode]
@@ -66,66 +68,75 @@ def loaded_tiles(places: Places) -> tuple[list[int], list[int]]:
     return rows, [places.written_by(row) for row in rows]
 
 
-@pytest.mark.parametrize("depth", [1, 2, DEPTH, 5])
-def test_a_tile_waits_for_the_one_whose_place_it_takes(depth: int) -> None:
-    places = Places(stream(64, 8), replace(TRN2, rotation_depth=depth))
+@pytest.mark.parametrize("room", [1, 2, 5])
+def test_a_tile_waits_for_the_one_whose_place_it_takes(room: int) -> None:
+    """A load and its square, of one size: there is room for so many of both."""
+    places = Places(stream(64, 8), replace(TRN2, sbuf_partition_bytes=2 * room * 4 * 64))
     rows, tiles = loaded_tiles(places)
-    assert [places.of_row(row) for row in rows] == [
-        set() if k < depth else {tiles[k - depth]} for k in range(len(tiles))
-    ]
+    assert [places.of_row(row) for row in rows] == [set() if k < room else {tiles[k - room]} for k in range(len(tiles))]
 
 
 def test_in_time_the_wait_is_for_the_last_reader() -> None:
-    def slow_readers(depth: int) -> float:
+    tiles = 4
+
+    def slow_readers(room: int) -> float:
         def body(given: Any, result: Any) -> None:
-            for _ in range(DEPTH + 1):
+            squared = tile(64, nl.bfloat16)
+            for _ in range(tiles):
                 loaded = tile(64)
                 nisa.dma_copy(dst=loaded[:, :], src=given)
                 for _ in range(40):
-                    nisa.activation(dst=tile(64, nl.bfloat16), op=nl.square, data=loaded)
+                    nisa.activation(dst=squared[:, :32], op=nl.square, data=loaded[:, :32])
 
-        machine = replace(TRN2, rotation_depth=depth, reload_window_bytes=0)
+        machine = replace(TRN2, sbuf_partition_bytes=room * 4 * 64 + 2 * 64, reload_window_bytes=0)
         timeline = schedule(traced(body, 64), machine)
         numbers = timeline.shown.template_ids.tolist()
         loads = [row for row, n in enumerate(numbers) if timeline.costs[n].transfer is not None]
         reads = [row for row, n in enumerate(numbers) if timeline.costs[n].resource == "scalar"]
-        return float(timeline.issued_ns[loads[DEPTH]] - timeline.end_ns[reads[39]])
+        return float(timeline.issued_ns[loads[tiles - 1]] - timeline.end_ns[reads[39]])
 
-    assert slow_readers(DEPTH) >= 0.0, "the fourth tile takes the place of the first"
-    assert slow_readers(DEPTH + 1) < 0.0, "there is a place for every tile"
+    assert slow_readers(tiles - 1) >= 0.0, "the last tile takes the place of the first"
+    assert slow_readers(tiles) < 0.0, "there is a place for every tile"
 
 
-def test_a_line_that_makes_several_tiles_at_once_has_places_for_each() -> None:
-    def pair(given: Any) -> list[Any]:
-        found = []
-        for _ in range(2):
-            found.append(tile(64))
-            nisa.memset(dst=found[-1], value=0.0)
-        return found
-
+def test_as_long_as_there_is_memory_nothing_waits() -> None:
     def body(given: Any, result: Any) -> None:
-        for _ in range(2 * DEPTH):
-            one, other = pair(given)
-            nisa.tensor_tensor(dst=one, data1=one, data2=other, op=nl.add)
-            nisa.dma_copy(dst=result, src=one)
-
-    places = Places(traced(body, 64))
-    rows = places.rows("memset")
-    tiles = [places.written_by(row) for row in rows]
-    assert [places.of_row(row) for row in rows] == [
-        set() if k < 2 * DEPTH else {tiles[k - 2 * DEPTH]} for k in range(len(tiles))
-    ]
-
-
-def test_tiles_of_other_lines_shapes_or_dtypes_have_places_of_their_own() -> None:
-    def body(given: Any, result: Any) -> None:
-        for k in range(3 * DEPTH):
+        for k in range(9):
             made = [lambda: tile(64), lambda: tile(32), lambda: tile(64, nl.bfloat16)][k % 3]()
             nisa.memset(dst=made, value=0.0)
             nisa.activation(dst=made, op=nl.square, data=made)
 
     places = Places(traced(body, 64))
     assert all(not places.of_row(row) for row in places.rows("memset"))
+
+
+def test_where_memory_is_short_a_tile_follows_the_one_of_its_size_that_has_been_dead_longest() -> None:
+    """Of two sizes in turn, with room for two of each."""
+
+    def body(given: Any, result: Any) -> None:
+        for k in range(8):
+            made = tile(64 if k % 2 else 48)
+            nisa.memset(dst=made, value=0.0)
+            nisa.activation(dst=made, op=nl.square, data=made)
+
+    places = Places(traced(body, 64), replace(TRN2, sbuf_partition_bytes=2 * 4 * (64 + 48)))
+    rows = places.rows("memset")
+    tiles = [places.written_by(row) for row in rows]
+    # the fifth is small, the first that is dead is as small; and so on: each takes what was made four before
+    assert [places.of_row(row) for row in rows] == [set() if k < 4 else {tiles[k - 4]} for k in range(8)]
+
+
+def test_a_small_tile_takes_a_part_of_a_large_one_that_has_been_dead_for_longer() -> None:
+    def body(given: Any, result: Any) -> None:
+        for columns in (256, 64, 64, 64):
+            made = tile(columns)
+            nisa.memset(dst=made, value=0.0)
+            nisa.activation(dst=made, op=nl.square, data=made)
+
+    places = Places(traced(body, 64), replace(TRN2, sbuf_partition_bytes=4 * (256 + 64)))
+    rows = places.rows("memset")
+    large = places.written_by(rows[0])
+    assert [places.of_row(row) for row in rows] == [set(), set(), {large}, {large}]
 
 
 def test_whatever_writes_a_tile_first_waits_not_only_the_first_row() -> None:
@@ -136,7 +147,7 @@ def test_whatever_writes_a_tile_first_waits_not_only_the_first_row() -> None:
             nisa.memset(dst=halves[:, 32:], value=0.0, engine=nisa.engine.gpsimd)
             nisa.activation(dst=halves, op=nl.square, data=halves)
 
-    places = Places(traced(body, 64), replace(TRN2, rotation_depth=1))
+    places = Places(traced(body, 64), replace(TRN2, sbuf_partition_bytes=4 * 64))
     rows = places.rows("memset")
     first = places.written_by(rows[0])
     assert [places.of_row(row) for row in rows] == [set(), set(), {first}, {first}]
@@ -161,7 +172,7 @@ def slices(order: Sequence[int], products: bool = False) -> Program:
 
 
 def one_place() -> Machine:
-    """SBUF for one tile of 256 and two of 64 columns, although every line might have more."""
+    """SBUF for one tile of 256 and two of 64 columns."""
     return replace(TRN2, sbuf_partition_bytes=4 * (256 + 2 * 64), reload_window_bytes=0)
 
 
@@ -170,10 +181,10 @@ def test_where_sbuf_is_short_every_slice_waits_for_the_same_slice() -> None:
     rows, tiles = loaded_tiles(places)
     regions = places.regions
     for k, row in enumerate(rows[4:]):
-        (written,) = regions.written[rows[k]]
-        assert written in places.waits.regions[row], "the slice that lies where this one goes"
-        others = {regions.written[rows[j]][0] for j in range(4) if j != k}
-        assert not others & set(places.waits.regions[row])
+        (written,) = each(regions.writes, rows[k])
+        assert written in each(places.waits.closed, row), "the slice that lies where this one goes"
+        others = {each(regions.writes, rows[j])[0] for j in range(4) if j != k}
+        assert not others & set(each(places.waits.closed, row))
     timeline = schedule(slices((3, 2, 1, 0)), one_place())
     numbers = timeline.shown.template_ids.tolist()
     loads = [row for row, n in enumerate(numbers) if timeline.costs[n].transfer is not None][:8]
@@ -216,8 +227,8 @@ def test_a_tile_that_only_products_read_falls_free_by_their_share(sums: int, sha
     places = Places(traced(body, 256), replace(TRN2, sbuf_partition_bytes=4 * 256))
     rows, _ = loaded_tiles(places)
     products = places.rows("nc_matmul")[: max(8, sums)]
-    waited = [places.waits.ends[row] for row in rows[4:]]
-    assert waited == [(products[int(share * len(products))],) for share in shares]
+    waited = [each(places.waits.ends, row) for row in rows[4:]]
+    assert waited == [[products[int(share * len(products))]] for share in shares]
 
 
 def test_psum_takes_the_bank_that_fell_free_first() -> None:

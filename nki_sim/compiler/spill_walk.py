@@ -1,23 +1,20 @@
-"""Which tiles leave SBUF and come back, on flat arrays: for Numba, as `nki_sim.compiled_walk` is.
+"""Which tiles leave SBUF and come back, on flat arrays.
 
 `compiler.spills` says what it means.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-
-FUNCTIONS = ("moved_out", "spilled")
-"""In this order: each after those that it calls."""
+from nki_sim.machine_code import Bools, Ints, IntTable, jit
 
 # What a row of the new program is: an instruction, or one that the compiler adds (its template is made afterwards).
 INSTRUCTION, RELOAD, SAVE, SLICE_IN, SLICE_OUT, ON_SLICES = range(6)
 # What a new buffer is: a tile that came back, a tile's place in HBM, a slice.
 BACK, SLOT, SLICE = range(3)
+MOST_SLICES = 60
+# Operands of an instruction that may be slices: which are is kept in the bits of a number.
 # How it ends.
 DONE, NO_SPACE, TOO_MANY = range(3)
 # Columns of what is known of tiles: the buffer that holds it now, its place in HBM, what makes its constant
@@ -29,20 +26,17 @@ WHAT, WHICH, PARTS, TURN = range(4)
 ROWS, OPERANDS, BUFFERS, TURNS, TILES, FREE = range(6)
 
 
+@jit
 def moved_out(
-    wanted: int, row: int, weights: Array, sizes: Array, patience: int, known: Array, stamps: Array, uses: Array,
-    inside: Array, made: Array, starts: Array, operands: Array, new: Array, counts: Array,
+    wanted: int, row: int, weights: Ints, sizes: Ints, patience: int, known: IntTable, stamps: Ints, uses: Ints,
+    inside: Ints, made: IntTable, starts: Ints, operands: IntTable, new: IntTable, counts: Ints,
 ) -> bool:  # fmt: skip
     """Tiles that row `row` does not touch go until there is space of `wanted`. False where none is left."""
     while counts[FREE] < wanted:
         tile = -1
         for at in range(counts[TILES]):
             other = inside[at]
-            if stamps[other] != row and (
-                tile < 0
-                or uses[known[other, NEXT]] > uses[known[tile, NEXT]]
-                or (uses[known[other, NEXT]] == uses[known[tile, NEXT]] and other > tile)
-            ):
+            if stamps[other] != row and (tile < 0 or uses[known[other, NEXT]] > uses[known[tile, NEXT]]):
                 tile = other
         if tile < 0:
             return False
@@ -68,20 +62,22 @@ def moved_out(
     return True
 
 
+@jit
 def spilled(
-    template_ids: Array, operand_starts: Array, operand_data: Array, bases: Array, reads: Array, writes: Array,
-    nbytes: Array, steered: Array, slice_weights: Array, fills: Array, weights: Array, sizes: Array, mirrors: Array,
-    capacity: int, patience: int, most_added: int,
-) -> tuple[int, Array, Array, Array, Array, Array]:  # fmt: skip
+    template_ids: Ints, operand_starts: Ints, operand_data: IntTable, bases: Ints, reads: Bools, writes: Bools,
+    nbytes: Ints, steered: Bools, slice_weights: Ints, fills: Bools, weights: Ints, sizes: Ints, mirrors: Bools,
+    capacity: int, patience: int, together: int, most_added: int,
+) -> tuple[int, IntTable, Ints, IntTable, IntTable, Ints]:  # fmt: skip
     """(how it ended; rows, [what, which, parts, turn] of each; where their operands begin; operands; new buffers,
     [what, of what] of each; by row of the program, its new number).
 
     `which`: a template, a tile, or for a slice the number of its operand among all templates'; parts: bits of the
-    operands that are slices; turn: templates are made in its order. There are no rows where the tiles of one
-    instruction do not fit, and where more than `most_added` may be needed.
+    operands that are slices; turn: templates are made in its order. There are no rows where more than `most_added` may
+    be needed (TOO_MANY), and where the tiles of one instruction do not fit (NO_SPACE); then the last array has its row.
 
     reads, writes, nbytes, steered (has it indices?), slice_weights: by operand of a template, from `bases` on; fills:
-    by template; weights (-1 for what is no tile in SBUF), sizes, mirrors: by buffer.
+    by template; weights (-1 for what is no tile in SBUF), sizes, mirrors: by buffer. `together`: slices that there is
+    to be room for. Where an instruction's tiles do not fit, its row is the first of the last array.
     """
     rows, buffers, total = len(template_ids), len(weights), len(operand_data)
     use_starts = np.zeros(buffers + 1, np.int64)
@@ -104,7 +100,7 @@ def spilled(
             buffer = operand_data[k, 0]
             if weights[buffer] >= 0 and stamps[buffer] != row:
                 stamps[buffer] = row
-                uses[known[buffer, NEXT]] = row
+                uses[known[buffer, NEXT]] = k
                 known[buffer, NEXT] += 1
     for buffer in range(buffers):
         known[buffer, NEXT] = use_starts[buffer]
@@ -136,6 +132,7 @@ def spilled(
                         and known[buffer, CONSTANT] < 0
                         and not steered[base + k]
                         and 2 * nbytes[base + k] < sizes[buffer]
+                        and k - low < MOST_SLICES
                     )
                     if turn == 0 and not small:
                         whole[buffer] = row
@@ -153,7 +150,7 @@ def spilled(
                 weights[buffer], row, weights, sizes, patience, known, stamps, uses, inside, made, starts, operands,
                 new, counts,
             ):  # fmt: skip
-                return NO_SPACE, made[:0], starts[:1], operands[:0], new[:0], row_at
+                return NO_SPACE, made[:0], starts[:1], operands[:0], new[:0], np.full(1, row)
             counts[FREE] -= weights[buffer]
             known[buffer, USED] = 0
             inside[counts[TILES]], known[buffer, INSIDE] = buffer, counts[TILES]
@@ -186,10 +183,12 @@ def spilled(
                     new[counts[BUFFERS], 0], new[counts[BUFFERS], 1] = SLICE, base + k
                     counts[BUFFERS] += 1
                     needed += slice_weights[base + k]
-            if not moved_out(
-                needed, row, weights, sizes, patience, known, stamps, uses, inside, made, starts, operands, new, counts
-            ):
-                return NO_SPACE, made[:0], starts[:1], operands[:0], new[:0], row_at
+            moved_out(
+                together * needed, row, weights, sizes, patience, known, stamps, uses, inside, made, starts, operands,
+                new, counts,
+            )  # fmt: skip
+            if counts[FREE] < needed:
+                return NO_SPACE, made[:0], starts[:1], operands[:0], new[:0], np.full(1, row)
         turn, at, to, number = counts[TURNS], counts[ROWS], counts[OPERANDS], 0
         for k in range(low, high if parts > 0 else low):
             if (parts >> (k - low)) & 1:

@@ -1,24 +1,17 @@
-"""Which operands touch the same bytes, on flat arrays: for Numba, as `nki_sim.compiled_walk` is.
+"""Which operands touch the same bytes, and the rows, numbers and orders that follow from it, on flat arrays.
 
-`nki_sim.regions` and `compiler.rotation` say what it means.
+`nki_sim.regions`, `nki_sim.program`, `nki_sim.structure` and `compiler.loads` say what it is for.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-
-FUNCTIONS = (
-    "sorted_within", "regions_of", "alike_lists", "readers_of", "gathered", "uses_of", "loads_of", "serving",
-    "next_touches",
-)  # fmt: skip
-"""In this order: each after those that it calls."""
+from nki_sim.machine_code import Bools, Ints, IntTable, jit
 
 
-def sorted_within(order: Array, starts: Array, coarse: Array, fine: Array) -> None:
+@jit
+def sorted_within(order: Ints, starts: Ints, coarse: Ints, fine: Ints) -> None:
     """Puts each stretch order[starts[k]:starts[k + 1]] in the order of (coarse, fine), none of which are equal."""
     spare = np.empty(len(order), np.int64)
     for stretch in range(len(starts) - 1):
@@ -51,10 +44,11 @@ def sorted_within(order: Array, starts: Array, coarse: Array, fine: Array) -> No
             width *= 2
 
 
+@jit
 def regions_of(
-    template_ids: Array, operand_starts: Array, operands: Array, bases: Array, writes: Array, shapes: Array,
-    on_chip: Array,
-) -> tuple[Array, Array, Array, Array, Array, Array, Array, Array]:  # fmt: skip
+    template_ids: Ints, operand_starts: Ints, operands: IntTable, bases: Ints, writes: Bools, shapes: Ints,
+    on_chip: Bools,
+) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Bools]:  # fmt: skip
     """(by row, starts and values of the regions it reads, and of those it writes; by region, buffer, shape, offset, in
     this order; by buffer, is it written?), of operands that something may wait for.
 
@@ -153,7 +147,8 @@ def regions_of(
     return read_starts, read, write_starts, write, region_buffer, region_shape, region_offset, written
 
 
-def alike_lists(begins: Array, ends: Array, kinds: Array, shapes: Array, offsets: Array) -> tuple[Array, int]:
+@jit
+def alike_lists(begins: Ints, ends: Ints, kinds: Ints, shapes: Ints, offsets: Ints) -> tuple[Ints, int]:
     """(by list, a number for its kind and all of its shapes and offsets, in the order of appearance; how many)."""
     lists, slots = len(begins), 64
     while slots < 2 * lists:
@@ -188,45 +183,8 @@ def alike_lists(begins: Array, ends: Array, kinds: Array, shapes: Array, offsets
     return found, count
 
 
-def readers_of(
-    template_ids: Array, operand_starts: Array, operands: Array, bases: Array, writes: Array, tensor: Array,
-    buffers: int,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """As rotation.products_of. `tensor`: by template; the others as for `regions_of`."""
-    others, starts, ends = np.zeros(buffers, np.bool_), np.zeros(buffers, np.int64), np.zeros(buffers, np.int64)
-    for row in range(len(template_ids)):
-        base = bases[template_ids[row]] - operand_starts[row]
-        for k in range(operand_starts[row], operand_starts[row + 1]):
-            if not writes[base + k]:
-                if tensor[template_ids[row]]:
-                    ends[operands[k, 0]] += 1
-                else:
-                    others[operands[k, 0]] = True
-    total = 0
-    for buffer in range(buffers):
-        starts[buffer] = total
-        if not others[buffer]:
-            total += ends[buffer]
-        ends[buffer] = starts[buffer]
-    rows, sums = np.empty(total, np.int64), np.zeros(buffers, np.int64)
-    for row in range(len(template_ids)):
-        base = bases[template_ids[row]] - operand_starts[row]
-        for k in range(operand_starts[row], operand_starts[row + 1] if tensor[template_ids[row]] else 0):
-            buffer = operands[k, 0]
-            if not writes[base + k] and not others[buffer]:
-                rows[ends[buffer]] = row
-                ends[buffer] += 1
-    last = np.full(buffers, -1, np.int64)
-    for buffer in range(buffers):
-        for k in range(starts[buffer], ends[buffer]):
-            result = operands[operand_starts[rows[k]], 0]
-            if last[result] != buffer:
-                last[result] = buffer
-                sums[buffer] += 1
-    return starts, ends, rows, sums
-
-
-def gathered(order: Array, operand_starts: Array, operands: Array) -> tuple[Array, Array]:
+@jit
+def gathered(order: Ints, operand_starts: Ints, operands: IntTable) -> tuple[Ints, Ints]:
     """(starts, operands) of these rows, one after the other."""
     starts = np.empty(len(order) + 1, np.int64)
     total = 0
@@ -243,13 +201,12 @@ def gathered(order: Array, operand_starts: Array, operands: Array) -> tuple[Arra
     return starts, found
 
 
-# --- who touches what (nki_sim.program, nki_sim.compiler.loads) -----------------------------------
-
-
+@jit
 def uses_of(
-    template_ids: Array, operand_starts: Array, operands: Array, bases: Array, writes: Array, buffers: int
-) -> tuple[Array, Array, Array, Array]:
-    """As program.Uses. The arguments are those of `regions_of`."""
+    template_ids: Ints, operand_starts: Ints, operands: IntTable, bases: Ints, writes: Bools, buffers: int
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """By buffer: first and last row that touches it, how many operands do, how many of them write (program.Uses). The
+    arguments are those of `regions_of`."""
     rows = len(template_ids)
     first, last = np.full(buffers, rows, np.int64), np.full(buffers, -1, np.int64)
     touches, written = np.zeros(buffers, np.int64), np.zeros(buffers, np.int64)
@@ -265,8 +222,10 @@ def uses_of(
     return first, last, touches, written
 
 
-def loads_of(template_ids: Array, operand_starts: Array, operands: Array, source_at: Array, written: Array) -> Array:
-    """As loads._plain_loads. `source_at`: by template, which operand is the source of a load; -1 where it is none."""
+@jit
+def loads_of(template_ids: Ints, operand_starts: Ints, operands: IntTable, source_at: Ints, written: Ints) -> Ints:
+    """The rows that load what no instruction writes. `source_at`: by template, which operand is the source of a load,
+    -1 where it is none; `written`: by buffer, how many operands write it."""
     found, count = np.empty(len(template_ids), np.int64), 0
     for row in range(len(template_ids)):
         at = source_at[template_ids[row]]
@@ -276,8 +235,10 @@ def loads_of(template_ids: Array, operand_starts: Array, operands: Array, source
     return found[:count].copy()
 
 
-def serving(numbers: Array, count: int, tiles: Array, born: Array, window: int) -> Array:
-    """As loads._serving, of numbers below `count`."""
+@jit
+def serving(numbers: Ints, count: int, tiles: Ints, born: Ints, window: int) -> Ints:
+    """By load: the tile of an earlier one that can serve, -1 where it has to be made. By load: what it brings (numbers
+    below `count`), its own tile, and the bytes born before it, ascending."""
     kept, since = np.full(count, -1, np.int64), np.zeros(count, np.int64)
     found = np.full(len(numbers), -1, np.int64)
     for k in range(len(numbers)):
@@ -289,8 +250,9 @@ def serving(numbers: Array, count: int, tiles: Array, born: Array, window: int) 
     return found
 
 
-def next_touches(wanted: Array, operand_starts: Array, operands: Array, buffers: int) -> Array:
-    """As loads._next_touch, of operands that ascend."""
+@jit
+def next_touches(wanted: Ints, operand_starts: Ints, operands: IntTable, buffers: int) -> Ints:
+    """By operand wanted, which ascend: the next row that touches its buffer; the number of rows if none does."""
     rows = len(operand_starts) - 1
     touched, found, at = np.full(buffers, rows, np.int64), np.empty(len(wanted), np.int64), len(wanted) - 1
     for row in range(rows - 1, -1, -1):
@@ -299,4 +261,117 @@ def next_touches(wanted: Array, operand_starts: Array, operands: Array, buffers:
                 found[at] = touched[operands[k, 0]]
                 at -= 1
             touched[operands[k, 0]] = row
+    return found
+
+
+@jit
+def numbers_of(keys: Ints) -> tuple[Ints, Ints]:
+    """(by entry, a number for its key; by number, the first entry that has it); numbers in the order of appearance."""
+    slots = 64
+    while slots < 2 * len(keys):
+        slots *= 2
+    table = np.full(slots, -1, np.int64)
+    found, first = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    count = 0
+    for k in range(len(keys)):
+        at = ((keys[k] ^ (keys[k] >> 21)) & 0x3FFFFFFF) * 0x2545F491
+        at = (at >> 15) & (slots - 1)
+        while table[at] >= 0 and keys[first[table[at]]] != keys[k]:
+            at = (at + 1) & (slots - 1)
+        if table[at] < 0:
+            table[at] = count
+            first[count] = k
+            count += 1
+        found[k] = table[at]
+    return found, first[:count].copy()
+
+
+@jit
+def since_last(numbers: Ints, count: int) -> Ints:
+    """By entry: how far back the same number was last, 0 for the first time. `numbers` lie below `count`."""
+    last = np.full(count, -1, np.int64)
+    since = np.zeros(len(numbers), np.int64)
+    for k in range(len(numbers)):
+        if last[numbers[k]] >= 0:
+            since[k] = k - last[numbers[k]]
+        last[numbers[k]] = k
+    return since
+
+
+@jit
+def in_turn(keys: Ints, bound: int) -> Ints:
+    """The places of the keys, smallest key first, equal ones as they stand. Keys: 0 up to below `bound`."""
+    starts = np.zeros(bound + 1, np.int64)
+    for k in range(len(keys)):
+        starts[keys[k] + 1] += 1
+    for key in range(bound):
+        starts[key + 1] += starts[key]
+    found = np.empty(len(keys), np.int64)
+    for k in range(len(keys)):
+        found[starts[keys[k]]] = k
+        starts[keys[k]] += 1
+    return found
+
+
+@jit
+def overlapping(low: IntTable, high: IntTable, group_starts: Ints, groups: Ints, most: int) -> tuple[Ints, Ints]:
+    """(how many others, by box; -1 first where they are more than `most` in all), (the others, box by box, ascending).
+
+    low, high: int64 [boxes, levels]; only boxes of one group, whose members ascend, can share anything.
+    """
+    boxes, levels = low.shape
+    counts = np.zeros(boxes, np.int64)
+    of_box = np.zeros(boxes, np.int64)
+    found, total = np.empty(64, np.int64), 0
+    for group in range(len(group_starts) - 1):
+        for k in range(group_starts[group], group_starts[group + 1]):
+            box = groups[k]
+            of_box[box] = total
+            for j in range(group_starts[group], group_starts[group + 1]):
+                other = groups[j]
+                meets = other != box
+                level = 0
+                while meets and level < levels:
+                    meets = low[other, level] < high[box, level] and low[box, level] < high[other, level]
+                    level += 1
+                if meets:
+                    if total >= most:
+                        counts[0] = -1
+                        return counts, found[:0]
+                    if total == len(found):
+                        more = np.empty(2 * total, np.int64)
+                        more[:total] = found
+                        found = more
+                    found[total] = other
+                    total += 1
+                    counts[box] += 1
+    in_order, at = np.empty(total, np.int64), 0
+    for box in range(boxes):
+        for k in range(of_box[box], of_box[box] + counts[box]):
+            in_order[at] = found[k]
+            at += 1
+    return counts, in_order
+
+
+@jit
+def first_touches(
+    loading: Bools, read_starts: Ints, read: Ints, written_starts: Ints, written: Ints, overlap_starts: Ints,
+    overlaps: Ints,
+) -> Ints:  # fmt: skip
+    """By row: of a load, the next row that touches the bytes it brings, the number of rows if none does; else 0."""
+    rows = len(loading)
+    touched, found = np.full(len(overlap_starts) - 1, rows, np.int64), np.zeros(rows, np.int64)
+    for row in range(rows - 1, -1, -1):
+        if loading[row]:
+            next_ = rows
+            for k in range(written_starts[row], written_starts[row + 1]):
+                region = written[k]
+                next_ = min(next_, touched[region])
+                for j in range(overlap_starts[region], overlap_starts[region + 1]):
+                    next_ = min(next_, touched[overlaps[j]])
+            found[row] = next_
+        for k in range(read_starts[row], read_starts[row + 1]):
+            touched[read[k]] = row
+        for k in range(written_starts[row], written_starts[row + 1]):
+            touched[written[k]] = row
     return found

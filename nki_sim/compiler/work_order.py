@@ -1,21 +1,19 @@
-"""In which order one engine takes its instructions: for Numba, as `nki_sim.compiled_walk` is, and for Python, which
-gives these functions lists instead of arrays.
+"""In which order one engine takes its instructions, on flat arrays.
 
-`nki_sim.compiler.queues` says what it means.
+`compiler.queues` says what it means.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-FUNCTIONS = ("near_befores", "ordered_work")
+from nki_sim.machine_code import Floats, Ints, jit
 
 
+@jit
 def near_befores(
-    reach: int, read_starts: Any, read: Any, written_starts: Any, written: Any, overlap_starts: Any, overlaps: Any,
-    closed_starts: Any, closed: Any, group_starts: Any, groups: Any, members_starts: Any, members: Any,
-    end_starts: Any, end_rows: Any, writer: Any, reader: Any, entry_rows: Any, entries: Any, near_starts: Any,
-    near: Any,
+    reach: int, read_starts: Ints, read: Ints, written_starts: Ints, written: Ints, overlap_starts: Ints,
+    overlaps: Ints, closed_starts: Ints, closed: Ints, group_starts: Ints, groups: Ints, members_starts: Ints,
+    members: Ints, end_starts: Ints, end_rows: Ints, writer: Ints, reader: Ints, entry_rows: Ints, entries: Ints,
+    near_starts: Ints, near: Ints,
 ) -> int:  # fmt: skip
     """By row, those that it has to wait for among the `reach` rows before it: how many in all. `near` holds them where
     it is as long; else they are only counted.
@@ -80,9 +78,10 @@ def near_befores(
     return count
 
 
+@jit
 def ordered_work(
-    reach: int, engine: int, resources: Any, befores: Any, busies: Any, latencies: Any, near_starts: Any, near: Any,
-    visible: Any, known: Any, order: Any,
+    reach: int, engine: int, resources: Ints, befores: Ints, busies: Floats, latencies: Floats, near_starts: Ints,
+    near: Ints, visible: Floats, known: Ints, order: Ints,
 ) -> None:  # fmt: skip
     """Fills `order` with the rows: those of `engine` in the order in which it would begin them, had nobody else to be
     waited for for longer than their own time; those of others before the first that needs them, in their order.

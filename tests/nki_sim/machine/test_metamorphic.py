@@ -1,0 +1,199 @@
+"""Metamorphic relations of the simulated time: changes of a kernel that cannot make it faster.
+
+Independent statements of two engines in another order, work added, a loop run twice as long: none makes a kernel faster
+by more than NOISE. Over the shipped seeds, what catalogue steps make of them as they make winners, and random kernels.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nki_sim.cost import cost
+from nki_sim.machine import TRN2
+from nki_sim.profile import measure
+from nki_sim.program import Program
+from tests.mutations.bases import bases
+from tests.nki_sim.compiler.random_kernels import rotating_tiles, shared_tiles
+from tests.nki_sim.machine.traced_kernels import P, filled, nisa, nl, task_kernel, tile, traced
+
+NOISE = 0.005
+"""Of the latency: to fill gaps differently may be worth so much."""
+ANOMALIES = {
+    "moved": {"rope_single_freq_apply after 3 steps": 0.03, "shared tiles 0": 0.02},
+    "added": {"bmm after 5 steps": 0.035, "lora after 5 steps": 0.02, "gqa_full after 5 steps": 0.02},
+}
+"""By relation, kernels that break it, by less than this: who takes rows one by one can do better for having more to do
+(Graham, 1966, Bounds for certain multiprocessing anomalies). All are far below what is taken for a tie."""
+MOVES = 6
+"""Of each program, statements that change places with the next one, each alone."""
+ADDED = 6
+"""Of each program, statements that are done twice, each alone."""
+RANDOM = 12
+"""Random kernels of each kind."""
+
+
+ALWAYS_WARM = replace(TRN2, throttle_factor=1.0)
+"""Without TensorE's throttle: as the device has it, more products can be faster than fewer, since they warm it up."""
+
+
+def latency_us(program: Program) -> float:
+    return measure(program, ALWAYS_WARM).latency_us
+
+
+BASES = {base.name: base for base in bases() if "two cores" not in base.name}
+
+
+@cache
+def kernels() -> dict[str, Program]:
+    """Of one core each, without loops of the device: rows can be moved."""
+    found = {name: task_kernel(base.source, base.task) for name, base in BASES.items()}
+    found |= {f"rotating tiles {seed}": rotating_tiles(seed) for seed in range(RANDOM)}
+    return found | {f"shared tiles {seed}": shared_tiles(seed, 60, 0.5) for seed in range(RANDOM)}
+
+
+NAMES = [*BASES, *(f"{kind} tiles {seed}" for kind in ("rotating", "shared") for seed in range(RANDOM))]
+
+
+# --- independent statements moved -----------------------------------------------------------------
+
+
+def touched(program: Program, row: int) -> tuple[set[int], set[int]]:
+    """Buffers that a row writes, and all that it accesses."""
+    template = program.templates[program.template_ids[row]]
+    first, last = program.operand_starts[row : row + 2]
+    buffers = program.operand_data[first:last, 0].tolist()
+    written = {buffer for buffer, operand in zip(buffers, template.operands) if operand.access != "r"}
+    return written, set(buffers)
+
+
+def independent(program: Program, row: int) -> bool:
+    """Of the next row: whatever one of them writes, the other leaves alone."""
+    (written, all_of_one), (also_written, all_of_next) = touched(program, row), touched(program, row + 1)
+    return not (written & all_of_next or also_written & all_of_one)
+
+
+def moved(program: Program, choose: random.Random) -> Iterator[tuple[str, Program]]:
+    """Some statement and the one behind it change places wherever they stand side by side and are independent.
+
+    Of two engines or queues, which take theirs in order each: what stands between does not hold them up.
+    """
+    kinds = program.template_ids
+    runs_on = [cost(template, ALWAYS_WARM).resource for template in program.templates]
+    sides = sorted({(int(a), int(b)) for a, b in zip(kinds, kinds[1:]) if runs_on[a] != runs_on[b]})
+    for one, other in choose.sample(sides, min(MOVES, len(sides))):
+        order = np.arange(len(program))
+        rows = np.flatnonzero((kinds[:-1] == one) & (kinds[1:] == other)).tolist()
+        swapped = [row for row in rows if independent(program, row)]
+        for row in swapped:
+            order[[row, row + 1]] = row + 1, row
+        if swapped:
+            what = f"{program.templates[one].describe()} behind {program.templates[other].describe()}"
+            yield what, program.with_rows(order)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_independent_statements_moved_make_no_kernel_faster(name: str) -> None:
+    program = kernels()[name]
+    before_us = latency_us(program)
+    faster = {what: round(us / before_us, 4) for what, other in moved(program, random.Random(name))
+              if (us := latency_us(other)) < (1 - ANOMALIES["moved"].get(name, NOISE)) * before_us}  # fmt: skip
+    assert not faster
+
+
+# --- work added -----------------------------------------------------------------------------------
+
+
+def with_work(program: Program, choose: random.Random) -> Iterator[tuple[str, Program]]:
+    """Some statement is done twice wherever it stands."""
+    kinds = program.template_ids
+    for one in choose.sample(range(len(program.templates)), min(ADDED, len(program.templates))):
+        order = np.repeat(np.arange(len(program)), np.where(kinds == one, 2, 1))
+        yield program.templates[one].describe(), program.with_rows(order)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_work_added_makes_no_kernel_faster(name: str) -> None:
+    program = kernels()[name]
+    before_us = latency_us(program)
+    faster = {what: round(us / before_us, 4) for what, other in with_work(program, random.Random(name))
+              if (us := latency_us(other)) < (1 - ANOMALIES["added"].get(name, NOISE)) * before_us}  # fmt: skip
+    assert not faster
+
+
+# --- a loop run twice as long ---------------------------------------------------------------------
+
+PASSES = 150
+
+
+def looped(seed: int, passes: int) -> Program:
+    """A loop of random work on every engine; the same body for the same seed, however often it runs."""
+    choose = random.Random(seed)
+    kinds = [choose.randrange(7) for _ in range(choose.randrange(3, 8))]
+    rows, columns = choose.choice((64, P)), choose.choice((64, 256, 512))
+    dtype = choose.choice((nl.float32, nl.bfloat16))
+    fresh = choose.random() < 0.5
+
+    def body(source: Any, result: Any) -> None:
+        kept = filled(tile(columns))
+        weights, moving = filled(tile(P, dtype)), filled(tile(columns, dtype))
+        total = tile(columns, buffer=nl.psum)
+        for _ in range(passes):
+            one = tile(columns) if fresh else kept
+            nisa.dma_copy(dst=one, src=source[:, :columns])
+            for kind in kinds:
+                if kind == 0:
+                    nisa.nc_matmul(dst=total, stationary=weights[:rows, :], moving=moving[:rows, :])
+                elif kind == 1:
+                    nisa.tensor_copy(dst=moving, src=total, engine=nisa.engine.scalar)
+                elif kind == 2:
+                    nisa.tensor_tensor(one, one, kept, nl.add, engine=nisa.engine.vector)
+                elif kind == 3:
+                    nisa.activation(dst=one, op=nl.exp, data=one)
+                elif kind == 4:
+                    nisa.tensor_tensor(one, one, one, nl.multiply, engine=nisa.engine.gpsimd)
+                elif kind == 5:
+                    nisa.dma_copy(dst=kept, src=source[:, :columns])
+                else:
+                    nisa.dma_copy(dst=result[:, :columns], src=one)
+            nisa.dma_copy(dst=result[:, :columns], src=one)
+
+    return traced(body, 512)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("seed", range(2 * RANDOM))
+def test_a_loop_run_twice_as_long_is_no_faster(seed: int, exact: bool) -> None:
+    """Nor are its later passes, by more than what is saved once: scheduled in full, and extrapolated."""
+    half, once, twice = (
+        measure(looped(seed, passes), TRN2, exact=exact).latency_us for passes in (PASSES // 2, PASSES, 2 * PASSES)
+    )
+    assert twice >= (1 - NOISE) * once and once >= (1 - NOISE) * half
+    assert twice - once >= (1 - NOISE) * 2 * (once - half) - NOISE * once
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("rows", [64, P])
+def test_products_run_twice_as_long_take_twice_as_long(rows: int, exact: bool) -> None:
+    """Of half the array's rows and of all: its throttle does not change with how many there are."""
+
+    def products(count: int) -> Program:
+        def body(source: Any, result: Any) -> None:
+            weights, moving = filled(tile(P, nl.bfloat16)), filled(tile(512, nl.bfloat16))
+            total = tile(512, buffer=nl.psum)
+            for _ in range(count):
+                nisa.nc_matmul(dst=total, stationary=weights[:rows, :], moving=moving[:rows, :])
+            out = tile(512)
+            nisa.tensor_copy(dst=out, src=total)
+            nisa.dma_copy(dst=result, src=out)
+
+        return traced(body)
+
+    once, twice = (measure(products(count), TRN2, exact=exact).latency_us for count in (4_000, 8_000))
+    assert twice == pytest.approx(2 * once, rel=0.02)
