@@ -92,20 +92,34 @@ def fill_gap(
 
 
 @jit
+def is_computed(
+    writer: int, kinds: Ints, template_ids: Ints, rows: IntTable, read_starts: Ints, read: Ints, overlap_starts: Ints,
+    overlaps: Ints,
+) -> bool:  # fmt: skip
+    """Whether a row writes what an engine computes; a transfer does that reads what the kernel has written before."""
+    if writer < 0 or kinds[template_ids[writer]] != TRANSFER:
+        return writer >= 0
+    for k in range(read_starts[writer], read_starts[writer + 1]):
+        if rows[read[k], WRITER] >= 0:
+            return True
+        for j in range(overlap_starts[read[k]], overlap_starts[read[k] + 1]):
+            if rows[overlaps[j], WRITER] >= 0:
+                return True
+    return False
+
+
+@jit
 def waits_for_computed(
     row: int, since: float, kinds: Ints, template_ids: Ints, times: FloatTable, rows: IntTable, read_starts: Ints,
     read: Ints, overlap_starts: Ints, overlaps: Ints,
 ) -> bool:  # fmt: skip
-    """Whether a row reads something that an engine computes, rather than a transfer brings, and is there only after
-    `since`."""
+    """Whether a row reads something that is computed, rather than loaded, and is there only after `since`."""
     for k in range(read_starts[row], read_starts[row + 1]):
-        region = read[k]
-        writer = rows[region, WRITER]
-        if times[region, VISIBLE] > since and writer >= 0 and kinds[template_ids[writer]] != TRANSFER:
-            return True
-        for j in range(overlap_starts[region], overlap_starts[region + 1]):
-            writer = rows[overlaps[j], WRITER]
-            if times[overlaps[j], VISIBLE] > since and writer >= 0 and kinds[template_ids[writer]] != TRANSFER:
+        for j in range(overlap_starts[read[k]] - 1, overlap_starts[read[k] + 1]):
+            region = read[k] if j < overlap_starts[read[k]] else overlaps[j]
+            if times[region, VISIBLE] > since and is_computed(
+                rows[region, WRITER], kinds, template_ids, rows, read_starts, read, overlap_starts, overlaps
+            ):
                 return True
     return False
 

@@ -163,7 +163,7 @@ def _compile(folder: Path | None) -> None:
     if getattr(config, "DISABLE_JIT", False):
         raise RuntimeError("NUMBA_DISABLE_JIT is set")
     before = getattr(config, "CACHE_DIR", "")
-    setattr(config, "CACHE_DIR", str(folder or ""))  # noqa: B010  # mypy knows no such name of it
+    vars(config)["CACHE_DIR"] = str(folder or "")
     try:
         namespaces: dict[str, dict[str, Any]] = {}
         for each in _FUNCTIONS:
@@ -174,7 +174,7 @@ def _compile(folder: Path | None) -> None:
             made = numba.njit(f"({','.join(types)},)", cache=folder is not None, error_model="numpy")
             each.code = namespace[function.__name__] = made(_rebound(function, namespace))
     finally:
-        setattr(config, "CACHE_DIR", before)  # noqa: B010
+        vars(config)["CACHE_DIR"] = before
     if folder is not None:
         _mark(folder).touch()
 

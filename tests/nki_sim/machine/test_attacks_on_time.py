@@ -131,3 +131,29 @@ def test_a_running_sum_takes_no_less_by_an_instruction_that_no_row_shows() -> No
         return traced(body)
 
     assert latency_us(running(True)) >= (1 - NOISE) * latency_us(running(False))
+
+
+def through_engines(detour: bool) -> Program:
+    """Independent chains of products, each through Scalar to the next; `detour`: and by a transfer within SBUF, on the
+    queues in turn, so that it is a transfer that TensorE waits for."""
+
+    def body(source: Any, result: Any) -> None:
+        weights = filled(tile(P, nl.bfloat16))
+        moving = [filled(tile(dtype=nl.bfloat16)) for _ in range(ROUNDS)]
+        queues = (nisa.engine.sync, nisa.engine.scalar)
+        for chain, values in enumerate(moving):
+            for _ in range(3):
+                total, made = tile(buffer=nl.psum), tile(dtype=nl.bfloat16)
+                nisa.nc_matmul(dst=total, stationary=weights, moving=values)
+                nisa.activation(dst=made, op=nl.exp, data=total)
+                values = made
+                if detour:
+                    values = tile(dtype=nl.bfloat16)
+                    nisa.dma_copy(dst=values, src=made, engine=queues[chain % 2], dge_mode=nisa.dge_mode.hwdge)
+        nisa.dma_copy(dst=result, src=source)
+
+    return traced(body)
+
+
+def test_tensor_does_not_run_ahead_by_a_detour_of_what_is_computed() -> None:
+    assert latency_us(through_engines(True)) >= (1 - NOISE) * latency_us(through_engines(False))
