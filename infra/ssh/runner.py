@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
 import threading
 import time
@@ -281,9 +282,10 @@ class SshRunner:
         """The job's lines of standard output, until it is over; drops of the link in between are bridged.
 
         Afterwards `job.outcome` and `job.files` are set. Raises JobRefused("lost") when the host no longer knows
-        the job, TargetUnreachable when the link does not come back within `reconnect_for_s`.
+        the job, TargetUnreachable when the link does not come back, or the host says nothing on it, for
+        `reconnect_for_s`.
         """
-        partial = b""
+        partial, unheard_since = b"", math.inf
         while job.outcome is None:
             if job.stream is None:
                 # Until the host has spoken of the job it may not have it; asking again cannot start it twice.
@@ -308,10 +310,17 @@ class SshRunner:
                     *lines, partial = (partial + data).split(b"\n")
                     partial = partial[-_LINE_LIMIT_BYTES:]
                     yield from (line.decode("utf-8", "replace") for line in lines)
-            except LinkDropped:
+            except LinkDropped as error:
                 stream.close()
                 if job.stream is stream:
                     job.stream = None
+                now = time.monotonic()
+                unheard_since = now if stream.greeted else min(unheard_since, now)
+                if now - unheard_since > self.settings.reconnect_for_s:
+                    raise TargetUnreachable(
+                        f"gave up after {self.settings.reconnect_for_s:g} s: {self.where} takes connections and says "
+                        f"nothing within {self.settings.silence_limit_s:g} s ({error})"
+                    ) from error
         if partial:
             yield partial.decode("utf-8", "replace")
 

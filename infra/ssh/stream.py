@@ -74,7 +74,8 @@ class Stream:
         self._drop = drop
         self._printed = printed
         self._buffer = b""
-        self._greeted = False
+        self.greeted = False
+        """Whether the host has spoken: the link is up, and what was asked for runs there."""
         self._closed = False
 
     def __enter__(self) -> Stream:
@@ -106,7 +107,7 @@ class Stream:
 
     def expect(self, *kinds: str) -> tuple[dict[str, Any], bytes]:
         """The next frame of one of `kinds`, with its payload."""
-        if not self._greeted:
+        if not self.greeted:
             self._skip_noise()
         while True:
             frame = json.loads(self._line())
@@ -127,7 +128,7 @@ class Stream:
             self._more()
         noise, _, self._buffer = self._buffer.partition(marker)
         self._printed(noise)
-        self._greeted = True
+        self.greeted = True
 
     def _line(self) -> bytes:
         while b"\n" not in self._buffer:
@@ -157,7 +158,7 @@ class Stream:
             return
         if self._closed:  # by this side, in another thread: the link itself is sound
             raise LinkDropped(f"the request to {self._where} was withdrawn")
-        if not self._greeted and self._ended_there():
+        if not self.greeted and self._ended_there():
             self._explain_no_start()
         self._drop(EOFError("the host hung up"))
 

@@ -152,8 +152,8 @@ def test_a_connection_that_freezes_without_closing_is_left_for_a_new_one(sshd: S
 def test_a_quiet_job_is_not_taken_for_a_dead_link(sshd: Sshd, work: Path) -> None:
     def is_kept(silence_s: float) -> bool:
         """Whether a job that says nothing for longer than that keeps its connection."""
-        settings, quiet = replace(sshd.settings, silence_limit_s=silence_s), ("sleep", str(1.5 * silence_s))
-        seen = []
+        settings = replace(sshd.settings, silence_limit_s=silence_s, reconnect_for_s=5 * silence_s)
+        quiet, seen = ("sleep", str(1.5 * silence_s)), []
         try:
             with SshRunner(sshd.destination, settings, root=str(work)) as runner:
                 job = runner.new_job(JobSpec(quiet, PATIENCE_S))
@@ -168,6 +168,25 @@ def test_a_quiet_job_is_not_taken_for_a_dead_link(sshd: Sshd, work: Path) -> Non
         return len(seen) == 3 and len(set(seen)) == 1
 
     assert any(is_kept(silence_s) for silence_s in limits_s(1.0))
+
+
+def test_a_host_that_takes_connections_and_says_nothing_is_given_up(sshd: Sshd, work: Path, tmp_path: Path) -> None:
+    silent = tmp_path / "python"
+    silent.write_text("#!/bin/sh\nexec sleep 1000\n")
+    silent.chmod(0o755)
+
+    def given_up(silence_s: float) -> str:
+        settings = replace(sshd.settings, silence_limit_s=silence_s, reconnect_for_s=2 * silence_s)
+        with (
+            SshRunner(sshd.destination, settings, root=str(work), python=str(silent)) as runner,
+            pytest.raises(TargetUnreachable) as raised,
+        ):
+            job = runner.new_job(JobSpec(("true",), PATIENCE_S))
+            runner.start_job(job)
+            list(runner.follow(job))
+        return str(raised.value)
+
+    assert any("says nothing" in given_up(silence_s) for silence_s in limits_s(0.2))
 
 
 def test_a_link_cut_while_the_result_comes_back_is_bridged(
