@@ -46,6 +46,8 @@ class DeviceRow:
     """Compiled by the compiler of NKI's first beta."""
     spilled_bytes: int | None = None
     """Moved by the compiler besides what the program asks for; below 0 where it left loads out."""
+    moved_bytes: int | None = None
+    """By all DMA engines, as the capture counted."""
     tensor_busy: float | None = None
     """Share of the time."""
     tensor_active_us: float | None = None
@@ -77,6 +79,7 @@ def blocked_rows() -> list[DeviceRow]:
                 partial(matmuls.blocked, k, m, n, tm, tn, tk),
                 _number(row["measured_us"]), row["error_kind"], profiled=True, slowed_transfers=True,
                 spilled_bytes=int(row["excess_bytes"]) if row["excess_bytes"] else None,
+                moved_bytes=int(row["dma_bytes"]) if row["dma_bytes"] else None,
                 tensor_busy=_number(row["tensor_busy"]),
             )
         )  # fmt: skip
@@ -93,7 +96,8 @@ def ladder_rows() -> list[DeviceRow]:
     return [
         DeviceRow(
             row["id"], "ladder_fp32", row["grid"], f"{row['kernel']} 2048^3", makers[row["kernel"]],
-            _number(row["measured_us"]), profiled=True, slowed_transfers=True, tensor_busy=_number(row["tensor_busy"]),
+            _number(row["measured_us"]), profiled=True, slowed_transfers=True, moved_bytes=int(row["dma_bytes"]),
+            tensor_busy=_number(row["tensor_busy"]),
         )
         for row in read("ladder_fp32.csv")
     ]  # fmt: skip
@@ -263,7 +267,7 @@ def lm_head_rows() -> list[DeviceRow]:
             DeviceRow(
                 row["id"], "lm_head", row["grid"], f"{row['kernel']} {row['shape']}",
                 partial(makers[row["kernel"]], hidden, vocabulary, _settings(row["params"])[0]),
-                float(row["measured_us"]), profiled=True,
+                float(row["measured_us"]), profiled=True, moved_bytes=int(row["dma_bytes"]),
             )
         )  # fmt: skip
     return found

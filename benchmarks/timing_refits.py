@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from multiprocessing import get_context
 from multiprocessing.pool import Pool
 
 from benchmarks.device_rows import DeviceRow
-from benchmarks.timing_rows import MICRO, Programs, families, predict_micro, predict_us, progress
+from benchmarks.timing_rows import MICRO, Programs, families, predict_counted, predict_micro, predict_us, progress
 from nki_sim.machine import Machine
 
 
@@ -37,17 +38,21 @@ FITTED: Mapping[str, Constant] = {
     "dma_prepared_issue_ns": Constant(60.0, (30.0, 60.0, 120.0)),
     "dma_unaligned_row_ns": Constant(0.0, (0.0, 6.0, 12.0, 18.0)),
     "dma_sustained": Constant(1.0, (0.91, 0.955, 1.0)),
-    "tensor_wait_ns": Constant(0.0, (0.0, 25.0, 50.0, 75.0)),
-    "reload_window_bytes": Constant(0, (0, 53_246, 106_492, 212_984)),
+    "tensor_wait_ns": Constant(0.0, (0.0, 32.0, 64.0, 96.0)),
+    "reload_window_bytes": Constant(106_492, (0, 53_246, 106_492, 212_984)),  # half of SBUF, none of it, all of it
     "throttle_utilization": Constant(0.5, (0.4, 0.45, 0.5, 0.505, 0.51)),
     "throttle_window_ns": Constant(3_000.0, (3_000.0, 4_000.0, 5_000.0)),
     "vector_issue_cycles": Constant(64.0, (0.0, 20.0, 64.0)),
     "vector_psum_issue_cycles": Constant(64.0, (20.0, 43.0, 65.0)),
-    "hbm_sustained": Constant(1.0, (0.844, 0.92, 1.0)),
+    "hbm_sustained": Constant(1.0, (0.808, 0.844, 0.92, 1.0)),
     "profiler_ns": Constant(0.0, (0.0, 5_000.0, 10_000.0, 15_000.0)),
     "profiler_transfer_ns": Constant(0.0, (0.0, 45.0, 90.0, 135.0)),
 }
 """By field of Machine."""
+
+TOGETHER = (("dma_software_descriptor_ns", "profiler_transfer_ns"),)
+"""Constants of which rows of a profile know the sum alone: tried in all combinations, for one after the other would
+stay where the first was put."""
 
 MOST_ROWS, MOST_INSTRUCTIONS = 6, 40_000
 """Of a grid, in a refit: a long one is sampled evenly, and rows longer than that are left out, so that one point takes
@@ -74,25 +79,38 @@ def sampled(rows: Sequence[DeviceRow], programs: Programs) -> list[DeviceRow]:
 
 
 def descend(
-    constants: Mapping[str, Constant], error: Callable[[Values], float], rounds: int = _ROUNDS
+    constants: Mapping[str, Constant],
+    error: Callable[[Values], float],
+    rounds: int = _ROUNDS,
+    together: Sequence[tuple[str, ...]] = (),
 ) -> dict[str, float]:
-    """The values of least error, one constant after the other from their priors until none changes.
+    """The values of least error, one constant (or those of `together`) after the other from their priors until none
+    changes.
 
     First over whole grids, then among neighbours. Of values whose errors agree to four digits, the nearest to the
     prior.
     """
     values = {name: constant.prior for name, constant in constants.items()}
+    of_group = {name: group for group in together for name in group}
+    groups = list(dict.fromkeys(of_group.get(name, (name,)) for name in constants))
 
-    def best(name: str, candidates: Sequence[float]) -> float:
-        prior = constants[name].prior
-        return min(candidates, key=lambda value: (round(error({**values, name: value}), 4), abs(value - prior)))
+    def choices(name: str, everywhere: bool) -> Sequence[float]:
+        grid = sorted({*constants[name].grid, constants[name].prior})
+        at = grid.index(values[name])
+        return grid if everywhere else grid[max(0, at - 1) : at + 2]
+
+    def best(group: tuple[str, ...], candidates: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+        def worse(candidate: tuple[float, ...]) -> tuple[float, ...]:
+            away = [abs(value - constants[name].prior) for name, value in zip(group, candidate)]
+            return round(error({**values, **dict(zip(group, candidate))}), 4), *away
+
+        return min(candidates, key=worse)
 
     for number in range(rounds):
         before = dict(values)
-        for name, constant in constants.items():
-            grid = sorted({*constant.grid, constant.prior})
-            at = grid.index(values[name])
-            values[name] = best(name, grid if number == 0 else grid[max(0, at - 1) : at + 2])
+        for group in groups:
+            grids = [choices(name, everywhere=number == 0) for name in group]
+            values.update(zip(group, best(group, product(*grids))))
         if values == before:
             break
     return values
@@ -106,12 +124,22 @@ def _serve(programs: Programs) -> None:
     _served[:] = [programs]
 
 
-def _refit_us(task: tuple[DeviceRow, Machine]) -> float:
-    """µs; NaN where the simulator refuses it."""
+def _refitted(task: tuple[DeviceRow, Machine]) -> float | None:
+    """The row's error; None where the simulator refuses it.
+
+    |log(predicted/measured)| of its time, and of the bytes that it moves where a capture counted them: those say which
+    loads the compiler leaves out.
+    """
     row, machine = task
     programs = _served[0]
-    found = predict_us(row, programs, machine, exact=False if programs.length(row) > EXTRAPOLATED_FROM else None)
-    return math.nan if found is None else found
+    exact = False if programs.length(row) > EXTRAPOLATED_FROM else None
+    found = predict_counted(row, programs, machine, exact)
+    if found is None:
+        return None
+    us, nbytes = found
+    assert row.measured_us is not None  # sampled from rows that ran
+    error = abs(math.log(us / row.measured_us))
+    return error if row.moved_bytes is None else error + abs(math.log(nbytes / row.moved_bytes))
 
 
 class Refits:
@@ -123,13 +151,14 @@ class Refits:
         programs: Programs,
         machine: Machine,
         constants: Mapping[str, Constant] = FITTED,
+        together: Sequence[tuple[str, ...]] = TOGETHER,
     ) -> None:
         self._rows = rows
         self._programs = programs
         self._machine = machine
-        self._constants = constants
-        self._known: dict[tuple[str, tuple[float, ...]], float] = {}
-        """By row and values, in a refit."""
+        self._constants, self._together = constants, together
+        self._known: dict[tuple[str, tuple[float, ...]], float | None] = {}
+        """Errors by row and values, in a refit."""
         self._workers: Pool | None = None
 
     def without(self, left_out: str) -> dict[str, float]:
@@ -150,7 +179,7 @@ class Refits:
         return found
 
     def _fit(self, what: str, kept: Mapping[str, Sequence[DeviceRow]], single_instructions: bool) -> dict[str, float]:
-        """Least mean |log(predicted/measured)|, every group of rows weighing the same."""
+        """Least mean error, every group of rows weighing the same."""
         progress(f"fitting {what}")
         groups = [sampled(rows, self._programs) for rows in kept.values()]
 
@@ -161,26 +190,24 @@ class Refits:
                 found.append(self._micro_error(values))
             return statistics.mean(each for each in found if each is not None)
 
-        values = descend(self._constants, error)
+        values = descend(self._constants, error, together=self._together)
         progress("  " + ", ".join(f"{name} {value:g}" for name, value in values.items()))
         return values
 
     def _error(self, rows: Sequence[DeviceRow], values: Values) -> float | None:
         """None where there is no row."""
-        errors = []
-        for row in rows:
-            predicted = self._known[row.id, tuple(values.values())]
-            if not math.isnan(predicted):
-                assert row.measured_us is not None  # sampled from rows that ran
-                errors.append(abs(math.log(predicted / row.measured_us)))
-        return statistics.mean(errors) if errors else None
+        errors = [self._known[row.id, tuple(values.values())] for row in rows]
+        known = [error for error in errors if error is not None]
+        return statistics.mean(known) if known else None
 
     def _micro_error(self, values: Values) -> float:
         key = (MICRO, tuple(values.values()))
         if key not in self._known:
             pairs = [row.pair for row in predict_micro(self._changed(values))]
             self._known[key] = statistics.mean(abs(math.log(predicted / measured)) for predicted, measured in pairs)
-        return self._known[key]
+        found = self._known[key]
+        assert found is not None  # single instructions are never refused
+        return found
 
     def _predict(self, rows: Sequence[DeviceRow], values: Values) -> None:
         """What is not yet known of these, for a refit, on all processors."""
@@ -192,7 +219,7 @@ class Refits:
             self._workers = get_context("fork").Pool(initializer=_serve, initargs=(self._programs,))
         missing.sort(key=self._programs.length, reverse=True)
         tasks = [(row, self._changed(values)) for row in missing]
-        for row, found in zip(missing, self._workers.imap(_refit_us, tasks)):
+        for row, found in zip(missing, self._workers.imap(_refitted, tasks)):
             self._known[row.id, key] = found
 
     def _predicted(self, rows: Sequence[DeviceRow], values: Values) -> dict[str, float]:

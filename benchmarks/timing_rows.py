@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from benchmarks import calibration_instructions, device_rows
 from benchmarks import calibration_kernels as kernels
 from benchmarks.device_rows import DeviceRow
@@ -146,16 +148,30 @@ def as_measured(row: DeviceRow, machine: Machine) -> Machine:
 
 
 def predict_us(row: DeviceRow, programs: Programs, machine: Machine, exact: bool | None = None) -> float | None:
-    """The latency alone, for refits; None where the simulator refuses the kernel. `exact` as in `schedule`."""
+    """The latency alone; None where the simulator refuses the kernel. `exact` as in `schedule`."""
+    counted = predict_counted(row, programs, machine, exact)
+    return None if counted is None else counted[0]
+
+
+def predict_counted(
+    row: DeviceRow, programs: Programs, machine: Machine, exact: bool | None = None
+) -> tuple[float, int] | None:
+    """What a refit is about: the latency in µs, and the bytes that DMA moves. None and `exact` as of `predict_us`."""
     try:
         lines = timelines(programs.of(row), as_measured(row, machine), exact)
     except NkiError:
         return None
     found = _slowest(lines).latency_us + besides_us(row, machine)
+    nbytes = sum(_moved_bytes(line) for line in lines)
     if row.then is None:
-        return found
-    more = predict_us(_second_launch(row, row.then), programs, machine, exact)
-    return None if more is None else found + more
+        return found, nbytes
+    more = predict_counted(_second_launch(row, row.then), programs, machine, exact)
+    return None if more is None else (found + more[0], nbytes + more[1])
+
+
+def _moved_bytes(line: Timeline) -> int:
+    each = [0 if price.transfer is None else price.transfer.nbytes for price in line.costs]
+    return int(np.array(each, np.int64)[line.program.template_ids].sum())
 
 
 def _slowest(lines: Sequence[Timeline]) -> Timeline:

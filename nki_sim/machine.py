@@ -478,7 +478,7 @@ _TRN2_OWN: Table = {
         "nki.isa.nc_matmul, tiling mode: row tiles run in parallel; its table: column 0, size 128; no row has one",
         "contested",
     ),
-    "tensor_wait_ns": (50.0, "A001-A075, C001-C047: order and spacing of the settings", "fitted"),
+    "tensor_wait_ns": (64.0, "A001-A075, C001-C047, N031-N037: order and spacing of the settings", "fitted"),
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
     "throttle_window_ns": (4000.0, "Neuron Explorer guide: about 3 us; K010, K011: 3.5 us do not, 7 do", "fitted"),

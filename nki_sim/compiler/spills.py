@@ -20,6 +20,7 @@ from nki_sim.errors import CapacityExceeded
 from nki_sim.machine import ISA, Machine
 from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.program import Edge, Engine, Operand, Program, Template
+from nki_sim.region_lists import numbers_of
 from nki_sim.regions import numbered
 
 _PATIENCE = 2
@@ -176,10 +177,9 @@ def _template_ids(
     of_tiles = (what[rows] == spill_walk.RELOAD) | (what[rows] == spill_walk.SAVE)
     alike = np.where(of_tiles, program.allocations.kind_of[np.where(of_tiles, which[rows], 0)], which[rows])
     keys = numbered(numbered(what[rows], alike), parts[rows])
-    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    numbers, first = numbers_of(keys)
     made_ids = np.zeros(len(first), np.int32)
-    for number in np.argsort(first).tolist():
-        kind, of, bits, _ = made[rows[first[number]]].tolist()
+    for number, (kind, of, bits, _) in enumerate(made[rows[first]].tolist()):
         if kind in (spill_walk.RELOAD, spill_walk.SAVE):
             made_ids[number] = templates.transfer(program.allocations[of], kind == spill_walk.RELOAD)
         elif kind == spill_walk.ON_SLICES:
@@ -188,7 +188,7 @@ def _template_ids(
         else:
             operand, template = operands[of]
             made_ids[number] = templates.of_slice(operand, template.line, kind == spill_walk.SLICE_IN)
-    ids[rows] = made_ids[numbers.reshape(-1)]
+    ids[rows] = made_ids[numbers]
     return ids
 
 
@@ -198,20 +198,17 @@ def _with_new(allocations: Allocations, new: np.ndarray, operands: Sequence[tupl
     of_tiles = what != spill_walk.SLICE
     tiles = np.where(of_tiles, of, 0)
     keys = numbered(what, np.where(of_tiles, allocations.kind_of[tiles], of))
-    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
-    order = np.argsort(first)
+    numbers, first = numbers_of(keys)
     kinds = []
-    for kind, source in new[first[order]].tolist():
+    for kind, source in new[first].tolist():
         if kind == spill_walk.SLICE:
             operand, template = operands[source]
             kinds.append(_slice(operand, template.line, 0))
         else:
             tile = allocations[source]
             kinds.append(tile if kind == spill_walk.BACK else _slot(tile, 0))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
     at = np.where(of_tiles, allocations.allocated_at[tiles], 0)
-    return allocations.followed_by(kinds, place[numbers.reshape(-1)], at)
+    return allocations.followed_by(kinds, numbers, at)
 
 
 def _whole(region: MemoryRegion, tile: Allocation) -> Operand:
@@ -232,16 +229,17 @@ def _compact(operand: Operand) -> Operand:
 
 def _mirrors(program: Program) -> np.ndarray:
     """bool [allocations]: is all it ever holds copied by dma_copy from HBM that no instruction writes?"""
-    buffers, rows, writing = program.operand_data[:, 0], program.operand_rows, program.writes
+    buffers, writing = program.operand_data[:, 0], program.writes
     written = np.bincount(buffers[writing], minlength=len(program.allocations)) > 0
     source = np.full(len(program.templates), -1, np.int64)
     for number, template in enumerate(program.templates):
         for at, operand in enumerate(template.operands):
             if template.opcode == "dma_copy" and operand.role == "src" and not operand.region.on_chip:
                 source[number] = at
-    source_at = source[program.template_ids[rows]]
-    sources = buffers[program.operand_starts[:-1][rows] + np.maximum(source_at, 0)]
-    clean = (source_at >= 0) & ~written[sources]
+    source_at = source[program.template_ids]
+    copies = np.flatnonzero(source_at >= 0)
+    clean = np.zeros(len(program), np.bool_)
+    clean[copies] = ~written[buffers[program.operand_starts[copies] + source_at[copies]]]
     mirrors = written.copy()
-    mirrors[buffers[writing & ~clean]] = False
+    mirrors[buffers[writing & ~clean[program.operand_rows]]] = False
     return mirrors
