@@ -29,7 +29,8 @@ import numpy as np
 import nki_sim
 from accelopt_core.evaluation import Finding, HotLine, Idle, Installed, Likely, Proof, Property, Step
 from accelopt_core.judging.plausibility import first_changed
-from accelopt_core.language import Finding, Language
+from accelopt_core.language import Finding as TextFinding
+from accelopt_core.language import Language
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.languages.nki.neuron_cores import NeuronCores
 from accelopt_core.languages.python_rules import lines_with_code
@@ -479,9 +480,9 @@ class SimulatorToolchain:
     def program_digest(self, artifact: Simulated) -> str:
         return canonical.digest(artifact.program)
 
-    def device_doubts(self, artifact: Simulated) -> tuple[Finding, ...]:
+    def device_doubts(self, artifact: Simulated) -> tuple[TextFinding, ...]:
         found = device_doubts(artifact.program)
-        return tuple(Finding(doubt.rule, doubt.line, doubt.describe()) for doubt in found)
+        return tuple(TextFinding(doubt.rule, doubt.line, doubt.describe()) for doubt in found)
 
     def counts(self, artifact: Simulated) -> bool:
         return artifact.counts
