@@ -237,12 +237,16 @@ class _Tile:
         )
 
     def _place(self, operand: Operand, offset: int, in_pass: int) -> int:
-        """Where an access begins, in elements; of one that only the device places, as if a loop's pass placed it."""
+        """Where an access begins, in elements. One that only the device places is taken to go on with each pass of its
+        loop: by its step if that is whole banks, else to the next place in the bank."""
         if operand.indirection is None:
             return offset
-        moved = offset + in_pass * operand.indirection[1]
+        step, item = operand.indirection[1], operand.dtype.itemsize
+        if step * item % ISA.psum_bank_bytes:
+            step = operand.free_span_bytes[1] // item
+        moved = offset + in_pass * step
         reach = sum(stride * (size - 1) for stride, size in operand.pattern if stride > 0)
-        return moved if (moved + reach + 1) * operand.dtype.itemsize <= self._allocation.nbytes else offset
+        return moved if (moved + reach + 1) * item <= self._allocation.nbytes else offset
 
     def _bank_of(self, operand: Operand, offset: int) -> int:
         item = operand.dtype.itemsize
