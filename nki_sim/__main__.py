@@ -312,12 +312,10 @@ def _check(options: argparse.Namespace, document: TextIO | None = None) -> int:
         findings = sorted([*findings, *_found_in_the_trace(options, path, source)], key=lambda f: (f.line, f.rule))
     errors = sum(finding.severity == "error" for finding in findings)
     if document is not None:
-        print(as_json(check_document(str(options.kernel), options.nki, findings)), file=document)
+        print(as_json(check_document(str(path), options.nki, findings)), file=document)
         return 1 if errors else 0
     for finding in findings:
-        print(
-            f"{options.kernel}:{finding.line}: {finding.severity}: [{finding.rule}] {finding.message}; {finding.hint}"
-        )
+        print(f"{path}:{finding.line}: {finding.severity}: [{finding.rule}] {finding.message}; {finding.hint}")
     warnings = sum(finding.severity == "warning" for finding in findings)
     hints = f", {len(findings) - errors - warnings} hints" if options.hints else ""
     print(f"{errors} errors, {warnings} warnings{hints} for NKI {options.nki}")
