@@ -81,7 +81,7 @@ def only_kernel(text: str, function: str | None) -> str:
 def _compare(
     old: str, migration: Migration, function: str, arguments: Sequence[Any], constants: dict[str, Any], file: str
 ) -> None:
-    """Old and new traced: the streams of instructions have to be the same."""
+    """Old and new traced: they have to be the same program."""
     try:
         before = proving.traced(old, function, arguments, constants, file)
     except Exception as error:  # a kernel may raise anything
@@ -93,10 +93,12 @@ def _compare(
         migration.findings.append(Finding(error.line or 0, "trace", f"the new kernel: {error}", Kind.PERSON))
         migration.proven = False
         return
-    migration.proven = before == after
-    same = "the same" if migration.proven else "DIFFERENT"
-    migration.proof = f"old and new trace to {same} stream of {len(before[1])} instructions"
-    if not migration.proven:
+    migration.proven = before.digest == after.digest
+    if migration.proven:
+        migration.proof = f"old and new trace to the same stream of {before.instructions} instructions"
+    else:
+        counts = f"{before.instructions} and {after.instructions} instructions"
+        migration.proof = f"old and new trace to DIFFERENT streams of {counts}"
         migration.findings.append(Finding(0, "trace", "old and new trace to different instructions", Kind.PERSON))
 
 

@@ -10,11 +10,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nki_sim.beta1.instrument import definitions
+from nki_sim.canonical import digest
 from nki_sim.dtypes import as_dtype
 from nki_sim.importing import install, package_of
 from nki_sim.run import simulate, trace
@@ -37,14 +38,23 @@ def run_new(source: str, function: str, arguments: Sequence[Any], keywords: dict
         return kernel(*arguments, **keywords)
 
 
+class Traced(NamedTuple):
+    """What a kernel comes to at some arguments."""
+
+    digest: str
+    """The same for two kernels that compute the same bits in the same time (`nki_sim.canonical`)."""
+    instructions: int
+    """On its first core."""
+
+
 def traced(
     source: str, function: str, arguments: Sequence[Any], keywords: dict[str, Any], file: str = ""
-) -> tuple[list[str], list[int]]:
-    """(kinds of instructions, the stream over them) of a kernel, to be compared with another's."""
+) -> Traced:
+    """A kernel's program at these arguments, to be compared with another's."""
     specs = [TensorSpec(a.shape, as_dtype(a.dtype)) if isinstance(a, np.ndarray) else a for a in arguments]
     with _loaded(source, file) as module:
         program = trace(getattr(module, function), *specs, **keywords)
-    return [template.describe() for template in program.templates], program.template_ids.tolist()
+    return Traced(digest(program), len(program))
 
 
 @contextmanager
