@@ -102,13 +102,23 @@ class Lowering:
         """(what of each axis a mask lets through, the condition for there being anything)."""
         if node is None:
             return {}, None
-        seen = self.watcher.seen.get(number_of(node))
+        number = number_of(node)
+        absent, given = number in self.watcher.nones, number in self.watcher.conditions
+        seen = self.watcher.seen.get(number)
         if seen is None or not isinstance(seen.any(), GridFact):
             text = self.source.of(node)
+            if absent and not given:
+                self.idle_masks[number] = node
+                return {}, None
+            if absent:
+                text = text if text.isidentifier() else f"({text})"
+                return {}, f"{text} is None or {text}"
             return {}, None if text in ("None", "True") else text
-        if seen.box and not seen.empty and not any(seen.cuts):
-            self.idle_masks[number_of(node)] = node
+        if seen.box and not seen.empty and not any(seen.cuts) and not given:
+            self.idle_masks[number] = node
             return {}, None
+        if absent or given:
+            raise NeedsPerson("mask", f"mask {ast.unparse(node)} is a mask at some visits and none at others")
         fact = seen.only()
         if not isinstance(fact, GridFact) or fact.never or not seen.box:
             raise NeedsPerson("mask", f"mask {ast.unparse(node)} is not a box that starts at the first element")
