@@ -106,6 +106,7 @@ _REMOVED_KEYWORDS: dict[tuple[str, str], tuple[str, str]] = {
     ("nki.isa.dma_copy", "unique_indices"): ("0.3", "nisa.dma_compute(dst, srcs, reduce_op)"),
     ("nki.isa.tensor_copy", "dtype"): ("0.3", "the dtype is dst's"),
     ("nki.isa.register_move", "imm"): ("0.3", "src="),
+    ("nki.language.shared_constant", "dtype"): ("0.2", "give the array that type: np.asarray(constant, dtype=...)"),
 }
 
 
@@ -147,12 +148,13 @@ def unknown_name(source: KernelSource) -> Found:
 
 @rule("0.3")
 def call_signature(source: KernelSource) -> Found:
-    """Arguments that the instruction does not take, and destinations left out."""
-    from nki_sim.nki import isa
+    """Arguments that the function does not take, and destinations left out."""
+    from nki_sim.nki import isa, language
 
+    spaces: dict[str, Any] = {"nki.isa": isa, "nki.language": language}
     for call, name in source.calls():
         module, _, short = name.rpartition(".")
-        function = getattr(isa, short, None) if module == "nki.isa" and short in isa.__all__ else None
+        function = getattr(spaces[module], short, None) if module in spaces and short in spaces[module].__all__ else None
         if not inspect.isfunction(function) or any(isinstance(a, ast.Starred) for a in call.args):
             continue
         if any(keyword.arg is None for keyword in call.keywords):
@@ -162,7 +164,8 @@ def call_signature(source: KernelSource) -> Found:
         try:
             signature.bind(*[None] * len(call.args), **keywords)
         except TypeError as error:
-            yield call, f"nisa.{short}: {error}", f"its arguments are {short}{signature_text(signature)}"
+            where = "nisa" if module == "nki.isa" else "nl"
+            yield call, f"{where}.{short}: {error}", f"its arguments are {short}{signature_text(signature)}"
 
 
 def signature_text(signature: inspect.Signature) -> str:

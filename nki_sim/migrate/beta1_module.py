@@ -22,7 +22,7 @@ _MARKS = ("nki.jit", "nki.baremetal", "nki.benchmark", "nki.profile", "nki.trace
 _NAMES = "float32|float16|int32|int16|int8|uint32|uint16|uint8"
 _NUMPY_DTYPES = re.compile(rf"np\.dtype\(np\.({_NAMES})\)(?!\.)|np\.({_NAMES})\b(?!\()")
 _NL_NUMBERS = re.compile(r"\bnl\.(?:fp32|finfo\((?:nl\.|np\.)?(\w+(?:\.dtype)?)\))\.(min|max|eps)\b")
-_NUMPY_ARRAYS = ("np.identity(", "np.eye(", "np.array(", "np.ones(", "np.zeros(", ".astype(")
+_NUMPY_ARRAYS = ("np.identity(", "np.eye(", "np.array(", "np.asarray(", "np.ones(", "np.zeros(", ".astype(")
 
 
 def migrated(
