@@ -230,12 +230,3 @@ def deprecated_sizes(source: KernelSource) -> Found:
         if isinstance(node, ast.Attribute) and node.attr in replaced:
             if source.dotted(node).startswith("nki.language.tile_size."):
                 yield node, f"nl.tile_size.{node.attr} is deprecated", f"nl.tile_size.{replaced[node.attr]}"
-
-
-@rule("0.4")
-def not_on_hardware(source: KernelSource) -> Found:
-    for call, name in source.calls():
-        if name in ("nki.language.divide", "nki.language.fmod", "nki.language.mod"):
-            yield call, f"{name} has no instruction", "nisa.reciprocal, then multiply"
-        if name == "nki.language.matmul" and "transpose_x" not in keywords_of(call) and len(call.args) < 3:
-            yield call, "nl.matmul needs transpose_x=True on hardware", "keep x as [K, M] and pass transpose_x=True"
