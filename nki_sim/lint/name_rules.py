@@ -63,6 +63,13 @@ def jit_mode(source: KernelSource) -> Found:
             yield node, "nki.jit(mode=...) is ignored", "drop it; simulate with nki.simulate(kernel)(...)"
 
 
+@rule("0.2", severity="warning")
+def repeated_jit(source: KernelSource) -> Found:
+    for function in source.entries:
+        for node in [d for d in function.decorator_list if source.is_jit(d)][1:]:
+            yield node, f"@nki.jit twice on {function.name}", "once is enough"
+
+
 _REMOVED: dict[str, tuple[str, str]] = {
     "nki.baremetal": ("0.2", "use nki.jit"),
     "nki.benchmark": ("0.2", "time it with the profiler"),
@@ -80,7 +87,7 @@ _REMOVED: dict[str, tuple[str, str]] = {
 
 def _removed_by(version: str) -> Callable[[KernelSource], Found]:
     def check(source: KernelSource) -> Found:
-        for node in source.in_kernels():
+        for node in (*source.in_kernels(), *source.at_import()):
             if isinstance(node, ast.Attribute):
                 since, hint = _REMOVED.get(source.dotted(node), ("", ""))
                 if since == version:
