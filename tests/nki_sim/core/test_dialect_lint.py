@@ -424,6 +424,13 @@ def test_every_rule_has_a_case() -> None:
     assert set(RULES) == {*CASES, "no-convenience-functions"}
 
 
+def test_what_a_file_does_when_it_is_imported_is_checked_too() -> None:
+    (finding,) = check_source(kernel_with("pass", top="ROWS = nl.arange(128)[:, None]"))
+    assert (finding.rule, finding.line) == ("removed-in-0.2", 4)
+    alone = "def host():\n    return nl.arange(4)\nif __name__ == '__main__':\n    print(nl.arange(4))\n"
+    assert check_source(kernel_with("pass", top=alone)) == []
+
+
 def test_a_misspelt_name_gets_the_right_one() -> None:
     (finding,) = check_source(kernel_with("nisa.nc_matmull(dst=a, stationary=a, moving=a)"))
     assert "nc_matmul" in finding.hint
