@@ -339,7 +339,8 @@ def _found_in_the_trace(options: argparse.Namespace, path: Path, source: str) ->
         options.problem = next((each for each in beside if each != path and each.is_file()), None)
         if options.problem is None:
             said = "accumulate= is given, and whether sums share a PSUM bank shows at the kernel's shapes only"
-            return [lint.Finding("psum-groups", line, said, "give --problem REF.py or --shape 128x512:float32", severity)]
+            remedy = "give --problem REF.py or --shape 128x512:float32"
+            return [lint.Finding("psum-groups", line, said, remedy, severity)]
     try:
         doubts = device_doubts(_traced(options))
     except Exception as error:  # whatever the kernel's own Python raises

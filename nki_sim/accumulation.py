@@ -70,7 +70,8 @@ def _of_core(program: Program) -> Iterator[DeviceDoubt]:
         if key in known:
             continue
         known.add(key)
-        touched = [(program.templates[n], program.templates[n].operands[k]) for n, k in zip(ids.tolist(), slots.tolist())]
+        templates = [program.templates[id_] for id_ in ids.tolist()]
+        touched = [(template, template.operands[slot]) for template, slot in zip(templates, slots.tolist())]
         tile = _Tile(program.allocations[number], min(operand.dtype.itemsize for _, operand in touched))
         for (template, operand), offset, in_pass in zip(touched, offsets.tolist(), in_passes.tolist()):
             doubt = tile.touched(template, operand, offset, in_pass)

@@ -1,7 +1,7 @@
 """What a version's own release notes say does not work, although its documentation has it: each with the way round.
 
 Source: "Known Issues" of NKI 0.2.0 to 0.6.0 (release notes of SDK 2.27 to 2.32); an issue is carried forward until a
-later version's notes say that it is mended. Of 0.7 no page says so: what has no instruction at all is refused there too.
+later version's notes say that it is mended. Of 0.7 no page says so; what has no instruction is refused there too.
 """
 
 from __future__ import annotations
@@ -104,19 +104,19 @@ def power_of_a_number(source: KernelSource) -> Found:
             for place, argument in enumerate("xy"):
                 given = _operand(call, place, argument)
                 if given is not None and tiles.number(given):
-                    yield (
-                        call,
-                        "nl.power takes two tiles, and no number",
-                        "nl.square(x) for 2, nl.sqrt(x) for 0.5, nisa.tensor_scalar(op0=nl.power), or a tile by nl.full",
-                    )
+                    yield call, "nl.power takes two tiles, and no number", _POWER
                     break
+
+
+_POWER = "nl.square(x) for 2, nl.sqrt(x) for 0.5, nisa.tensor_scalar(op0=nl.power), or a tile of nl.full"
 
 
 @_issue("0.3")
 def broadcast_operand(source: KernelSource) -> Found:
     for call, short, one, two in _pairs_with_a_column(source):
         if one.columns is not None and two.columns is not None:
-            yield call, f"nl.{short} of tiles with {one.columns} and {two.columns} columns: shapes must be equal", _COLUMN
+            widths = f"{one.columns} and {two.columns}"
+            yield call, f"nl.{short} of tiles with {widths} columns: shapes must be equal", _COLUMN
 
 
 @_issue("0.3", severity="warning")

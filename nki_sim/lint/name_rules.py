@@ -161,7 +161,8 @@ def call_signature(source: KernelSource) -> Found:
     spaces: dict[str, Any] = {"nki.isa": isa, "nki.language": language}
     for call, name in source.calls():
         module, _, short = name.rpartition(".")
-        function = getattr(spaces[module], short, None) if module in spaces and short in spaces[module].__all__ else None
+        space = spaces.get(module)
+        function = getattr(space, short, None) if space is not None and short in space.__all__ else None
         if not inspect.isfunction(function) or any(isinstance(a, ast.Starred) for a in call.args):
             continue
         if any(keyword.arg is None for keyword in call.keywords):

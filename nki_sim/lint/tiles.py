@@ -25,9 +25,9 @@ _ALLOCATIONS = frozenset({"ndarray", "zeros", "ones", "full"})
 _OTHERS = frozenset({"matmul", "transpose", "where", "broadcast_to"})
 _OF_ONE = frozenset(
     {
-        "abs", "negative", "sign", "trunc", "floor", "ceil", "sin", "cos", "tan", "tanh", "arctan", "exp", "log", "sqrt",
-        "rsqrt", "reciprocal", "square", "relu", "sigmoid", "silu", "gelu", "gelu_dx", "softplus", "erf", "softmax",
-        "rms_norm", "copy", "load", "zeros_like", "empty_like", "invert", "logical_not",
+        "abs", "negative", "sign", "trunc", "floor", "ceil", "sin", "cos", "tan", "tanh", "arctan", "exp", "log",
+        "sqrt", "rsqrt", "reciprocal", "square", "relu", "sigmoid", "silu", "gelu", "gelu_dx", "softplus", "erf",
+        "softmax", "rms_norm", "copy", "load", "zeros_like", "empty_like", "invert", "logical_not",
     }
 )  # fmt: skip
 """Functions whose result has the shape of their first argument."""
@@ -104,8 +104,9 @@ class Tiles:
             return Tile(1)
         if name in BINARY:
             sides = [self._of(side, function) for side in node.args[:2]]
-            columns = [side.columns for side in sides if side is not None]
-            return Tile(max((each for each in columns if each is not None), default=None) if None not in columns else None)
+            columns = [side.columns for side in sides if side is not None and side.columns is not None]
+            known = len(columns) == sum(side is not None for side in sides)
+            return Tile(max(columns, default=None) if known else None)
         if name in _OF_ONE:
             of_first = self._of(first, function) if first is not None else None
             if of_first is None and isinstance(first, ast.Subscript):

@@ -252,8 +252,9 @@ class _Rewriter:
             if len(bound) != 1 or not isinstance(made := self._parents[bound[0]], (ast.Assign, ast.AnnAssign)):
                 return set()
             return self._types_named(made.value) if made.value is not None else set()
-        words = {n.attr if isinstance(n, ast.Attribute) else n.value for n in ast.walk(constant)
-                 if isinstance(n, ast.Attribute) or (isinstance(n, ast.Constant) and isinstance(n.value, str))}  # fmt: skip
+        nodes = list(ast.walk(constant))
+        words = [n.attr for n in nodes if isinstance(n, ast.Attribute)]
+        words += [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
         return {word for word in words if word in DTYPES}
 
     def _grid_operand(self, node: ast.AST) -> None:

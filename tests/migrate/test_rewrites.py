@@ -203,7 +203,8 @@ NO_MASK = {
         "y = nisa.tensor_tensor(t, t, op=nl.add, mask=mask)"
     ),
     "an argument of a helper": (
-        "def doubled(t, mask=None):\n    y = nisa.tensor_tensor(t, t, op=nl.add, mask=mask)\n    return y\ny = doubled(t)"
+        "def doubled(t, mask=None):\n    y = nisa.tensor_tensor(t, t, op=nl.add, mask=mask)\n    return y\n"
+        "y = doubled(t)"
     ),
     "an expression": "y = nisa.tensor_tensor(t, t, op=nl.add, mask=None if limit is None else limit > 3)",
 }

@@ -11,11 +11,9 @@ import pytest
 import nki_sim
 from nki_sim.accumulation import device_doubts
 from nki_sim.dtypes import float32, int32
+from nki_sim.nki import isa as nisa
+from nki_sim.nki import language as nl
 from nki_sim.session import TensorSpec
-
-nki_sim.install()
-import nki.isa as nisa
-import nki.language as nl
 
 BANK = 512
 """Elements of float32 in a PSUM bank of one partition."""

@@ -141,7 +141,8 @@ CASES: dict[str, Case] = {
     # what the parser of 0.2 and 0.3 rejects
     "inner-function": ("0.2", "0.3", kernel_with("def f():\n    return 1"), kernel_with("inner(a)", top=INNER[9:])),
     "list-comprehension": (
-        "0.2", "0.3", kernel_with("t = [a for i in range(2)]"), kernel_with("t = []\nfor i in range(2):\n    t.append(a)"),
+        "0.2", "0.3", kernel_with("t = [a for i in range(2)]"),
+        kernel_with("t = []\nfor i in range(2):\n    t.append(a)"),
     ),
     "subscript-in-a-target": (
         "0.2", "0.3", kernel_with("t = [1, 2]\nt[0], b = 3, 4"), kernel_with("c, b = 3, 4\nt = [c, b]"),
@@ -152,7 +153,8 @@ CASES: dict[str, Case] = {
     # known issues of the release notes
     "not-on-hardware": ("0.3", LATEST, kernel_with("nl.divide(a, a)"), kernel_with("nl.multiply(a, a)")),
     "tensor-operator": (
-        "0.2", LATEST, kernel_with("t = nl.load(a)\nu = nl.exp(t) * 2.0"), kernel_with("t = nl.load(a)\nn = a.shape[0] * 2"),
+        "0.2", LATEST, kernel_with("t = nl.load(a)\nu = nl.exp(t) * 2.0"),
+        kernel_with("t = nl.load(a)\nn = a.shape[0] * 2"),
     ),
     "power-of-a-number": (
         "0.3", PARSED, kernel_with("n = 2.0\nt = nl.power(nl.load(a), n)"), kernel_with("t = nl.power(nl.load(a), a)"),
@@ -182,7 +184,8 @@ CASES: dict[str, Case] = {
         kernel_with("b = a.vector_select(0, a)"),
     ),
     "ignored-by-range-select": (
-        "0.2", "0.2", kernel_with("nisa.range_select(dst=a, on_false_value=0.0)"), kernel_with("nisa.range_select(dst=a)"),
+        "0.2", "0.2", kernel_with("nisa.range_select(dst=a, on_false_value=0.0)"),
+        kernel_with("nisa.range_select(dst=a)"),
     ),
     "implied-by-local-gather": (
         "0.6", "0.6", kernel_with("nisa.local_gather(a, a, a)"),
