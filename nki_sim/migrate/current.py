@@ -228,14 +228,15 @@ class _Rewriter:
         """`nl.shared_constant(array, dtype=nl.float32)`: the array itself has to be of that type."""
         if not isinstance(node, ast.Call) or self._called(node) != "nki.language.shared_constant":
             return
-        given = {**dict(zip(("constant", "dtype"), node.args)), **{k.arg: k.value for k in node.keywords}}
+        given: dict[str, ast.expr] = dict(zip(("constant", "dtype"), node.args))
+        given.update({keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None})
         constant, dtype = given.get("constant"), given.get("dtype")
         if constant is None or dtype is None:
             return
-        name = dtype.value if isinstance(dtype, ast.Constant) else self._dotted(dtype).rpartition(".")[2]
+        name = str(dtype.value) if isinstance(dtype, ast.Constant) else self._dotted(dtype).rpartition(".")[2]
         text = self._source.of(constant)
         if self._types_named(constant) != {name}:
-            if self._both or not hasattr(np, str(name)):
+            if self._both or not hasattr(np, name):
                 self._left(node, "shared_constant", f"it takes no dtype: make {text} an array of {name or 'that type'}")
                 return
             text = f"np.asarray({text}, dtype=np.{name})"
