@@ -14,7 +14,7 @@ from typing import Any, Protocol, Union
 import numpy as np
 
 from accelopt_core.evaluation import Bounds, Gap, HotLine, Idle, Installed, Likely, Proof, Step
-from accelopt_core.language import Language
+from accelopt_core.language import Finding, Language
 from accelopt_core.task import ALONE, PrecisionPolicy, Surroundings, Work
 
 
@@ -281,6 +281,11 @@ class Toolchain(Protocol):
     def program_digest(self, artifact: Any) -> str:
         """The same for artifacts that compute the same bits in the same time, however their source is worded; empty
         for a device, whose compiler knows more than is recorded."""
+        ...
+
+    def device_doubts(self, artifact: Any) -> tuple[Finding, ...]:
+        """What is right where it runs here and may be wrong on a device, with the remedy. Empty where a device runs it:
+        its own outputs are verified."""
         ...
 
     def counts(self, artifact: Any) -> bool:

@@ -138,6 +138,20 @@ for _shape, _dtype, _cores in (
         return f32(simulate(launched)(a, w, bias)), rows @ f32(w) + f32(bias)
 
 
+@library(
+    "core/output_projection/output_projection_tkg.py",
+    "output_projection_tkg",
+    "128x4x8x1x1024 bfloat16, transposed: eight sums of eight products in one PSUM bank",
+    tolerance=1e-2,
+)
+def _(kernel: Any) -> Result:
+    d, batch, heads, steps, hidden = 128, 4, 8, 1, 1024
+    a, w = normal(d, batch, heads, steps).astype(BF16), (normal(heads * d, hidden) * 0.1).astype(BF16)
+    rows = f32(a).transpose(1, 3, 2, 0).reshape(batch * steps, heads * d) @ f32(w)
+    result = f32(simulate(kernel)(a, w, None, TRANSPOSE_OUT=True))
+    return result, rows.T.reshape(128, hidden // 128, batch * steps).reshape(result.shape)
+
+
 for _tokens, _columns, _chunk in ((512, 16, None), (1024, 32, 256)):
 
     @library("core/subkernels/find_nonzero_indices.py", "find_nonzero_indices", f"{_tokens}x{_columns}, 2 cores")

@@ -10,9 +10,7 @@ traced in both, in processes of their own. Ends with status 1 where a stream dif
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -25,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import nki_sim
 from benchmarks.compatibility import NotTraced, add_checkouts, checkouts, trace_of
 from benchmarks.compatibility_cases import CASES, Case
+from nki_sim.canonical import digest
 from nki_sim.lint import LAST_PARSED, LATEST, check_source
 from nki_sim.migrate.current import migrate_current
 from nki_sim.migrate.dialect import Dialect, dialect_of
-from nki_sim.program import Program
 
 NOT_TRACED = "not traced"
 DONE = ("same", "rewritten")
@@ -43,15 +41,6 @@ def stream(root: Path, case: Case) -> str:
     except NotTraced as error:
         return f"{NOT_TRACED}: {error}"
     return digest(program)
-
-
-def digest(program: Program) -> str:
-    found = hashlib.sha256()
-    for each in (program, *program.peers):
-        for template in each.templates:
-            found.update(re.sub(r" \(line \d+\)", "", template.describe()).encode() + b"\0")
-        found.update(each.template_ids.tobytes() + each.operand_data.tobytes())
-    return found.hexdigest()[:16]
 
 
 def migrated_copy(root: Path, folders: tuple[str, ...], into: Path) -> dict[str, str]:

@@ -23,6 +23,7 @@ import numpy as np
 
 import nki_sim
 from nki_sim import gantt, lint, perfetto, program_file
+from nki_sim.accumulation import device_doubts
 from nki_sim.capacity import peak
 from nki_sim.documents import ErrorDocument, as_json, check_document, profile_document
 from nki_sim.dtypes import as_dtype
@@ -95,8 +96,14 @@ def parser(program: str) -> argparse.ArgumentParser:
     )
     run.add_argument("--output", metavar="PREFIX", help="save outputs as PREFIX0.npy, PREFIX1.npy, ...")
     run.set_defaults(action=_run)
-    check = commands.add_parser("check", help="what the NKI compiler would reject although Python runs it")
-    check.add_argument("kernel", type=Path)
+    check = commands.add_parser("check", help="what the NKI compiler or a device would get wrong although it runs here")
+    _kernel_options(check)
+    check.add_argument(
+        "--problem",
+        metavar="REF.py",
+        type=Path,
+        help="reference module at whose arguments sums in PSUM are checked (default: the one beside the kernel)",
+    )
     check.add_argument("--nki", default=lint.LATEST, choices=lint.VERSIONS, help="NKI version (default %(default)s)")
     check.add_argument("--hints", action="store_true", help="also what that version has a shorter way for")
     check.add_argument("--json", action="store_true", help=_JSON_HELP)
@@ -158,13 +165,18 @@ def _kernel_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random arrays (default %(default)s)")
 
 
+def _file_and_function(kernel: Path) -> tuple[Path, str]:
+    """`file.py:function` in two; without a function, an empty name."""
+    text, _, wanted = str(kernel).partition(".py:")
+    return Path(text + ".py" if wanted else text), wanted
+
+
 def _load(options: argparse.Namespace) -> Any:
     """The kernel: the named function, or the only one decorated with nki.jit."""
     nki_sim.install()
     from nki_sim.nki import Kernel  # only once `import nki` means the simulator
 
-    text, _, wanted = str(options.kernel).partition(".py:")
-    path = Path(text + ".py" if wanted else text)
+    path, wanted = _file_and_function(options.kernel)
     if not path.is_file():
         raise UsageError(f"no kernel file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -290,23 +302,54 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, document: TextIO | None = None) -> int:
+    path, _ = _file_and_function(options.kernel)
     try:
-        source = options.kernel.read_text()
+        source = path.read_text()
     except OSError as error:
-        raise UsageError(f"{options.kernel}: {error.strerror}") from None
+        raise UsageError(f"{path}: {error.strerror}") from None
     findings = lint.check_source(source, options.nki, hints=options.hints)
+    if not any(finding.rule == "python-syntax" for finding in findings):
+        findings = sorted([*findings, *_found_in_the_trace(options, path, source)], key=lambda f: (f.line, f.rule))
     errors = sum(finding.severity == "error" for finding in findings)
     if document is not None:
-        print(as_json(check_document(str(options.kernel), options.nki, findings)), file=document)
+        print(as_json(check_document(str(path), options.nki, findings)), file=document)
         return 1 if errors else 0
     for finding in findings:
-        print(
-            f"{options.kernel}:{finding.line}: {finding.severity}: [{finding.rule}] {finding.message}; {finding.hint}"
-        )
+        print(f"{path}:{finding.line}: {finding.severity}: [{finding.rule}] {finding.message}; {finding.hint}")
     warnings = sum(finding.severity == "warning" for finding in findings)
     hints = f", {len(findings) - errors - warnings} hints" if options.hints else ""
     print(f"{errors} errors, {warnings} warnings{hints} for NKI {options.nki}")
     return 1 if errors else 0
+
+
+_REFERENCES = ("{stem}_reference.py", "{stem}_ref.py", "reference.py", "ref.py")
+"""Names of a reference beside a kernel's file, as the optimizer looks for it."""
+
+
+def _found_in_the_trace(options: argparse.Namespace, path: Path, source: str) -> list[lint.Finding]:
+    """What no text shows, at the arguments given, or where the file gives accumulate= at those of the reference beside
+    it; there it is a warning if the kernel cannot be traced."""
+    given = bool(options.problem or options.shape or options.inputs)
+    severity = "error" if given else "warning"
+    if not given:
+        line = next((n for n, text in enumerate(source.splitlines(), 1) if "accumulate=" in text), None)
+        if line is None:
+            return []
+        beside = [path.with_name(name.format(stem=path.stem)) for name in _REFERENCES]
+        options.problem = next((each for each in beside if each != path and each.is_file()), None)
+        if options.problem is None:
+            said = "accumulate= is given, and whether sums share a PSUM bank shows at the kernel's shapes only"
+            remedy = "give --problem REF.py or --shape 128x512:float32"
+            return [lint.Finding("psum-groups", line, said, remedy, severity)]
+    try:
+        doubts = device_doubts(_traced(options))
+    except Exception as error:  # whatever the kernel's own Python raises
+        if given and isinstance(error, (UsageError, BadProblem)):
+            raise
+        found, _ = where(error)
+        said = f"it does not trace: {type(error).__name__}: {error}"
+        return [lint.Finding("trace", found or 1, said, "python -m nki_sim run says more", severity)]
+    return [lint.Finding(doubt.rule, doubt.line, doubt.message, doubt.remedy) for doubt in doubts]
 
 
 def _traced(options: argparse.Namespace) -> Program:

@@ -520,6 +520,27 @@ class NkiTensor:
             raise NkiValidationError(f"{what} on {self!r}: the indirect dimension (0) cannot be changed")
 
 
+def _no_operator(sign: str, instead: str) -> Any:
+    """A method that raises: Python's operators on tensors were Beta 1."""
+
+    def refuse(self: NkiTensor, other: Any) -> Any:
+        raise NkiValidationError(f"tensors have no `{sign}` ({self!r}): write {instead}")
+
+    return refuse
+
+
+for _name, _sign, _instead in (
+    ("add", "+", "nl.add(a, b)"),
+    ("sub", "-", "nl.subtract(a, b)"),
+    ("mul", "*", "nl.multiply(a, b)"),
+    ("truediv", "/", "nl.multiply(a, nl.reciprocal(b))"),
+    ("pow", "**", "nl.power(a, b)"),
+    ("matmul", "@", "nl.matmul(a, b, transpose_x=True)"),
+):
+    for _prefix in ("", "r"):
+        setattr(NkiTensor, f"__{_prefix}{_name}__", _no_operator(_sign, _instead))
+
+
 def _steering(index: Any) -> Any:
     """The register of a scalar; anything else as it is."""
     return index.steering() if isinstance(index, DeviceNumber) else index

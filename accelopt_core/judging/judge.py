@@ -99,6 +99,7 @@ def _judged(
         for preset in task.presets[:-1]:
             progress(Step.VERIFY, f"{preset.describe()}: compile")
             compiled = compilations.at(preset)
+            _note_device_doubts(request, toolchain, compiled, checks, progress)
             step = Step.RUN
             cheapest = preset is task.presets[0]
             if cheapest and request.final:
@@ -114,6 +115,7 @@ def _judged(
             step = Step.COMPILE
         progress(Step.VERIFY, f"{task.full.describe()}: compile")
         full = compilations.at(task.full)
+        _note_device_doubts(request, toolchain, full, checks, progress)
         step = Step.RUN
         estimate = toolchain.estimate_us(full.artifact)
         limit = request.verify_full_below_us
@@ -221,6 +223,20 @@ def _artifact(
             f"other numbers of cores are not compared; write it for {request.cores}, without {several}"
         )
     return artifact
+
+
+def _note_device_doubts(
+    request: EvaluationRequest, toolchain: Toolchain, compiled: Compiled, checks: list[str], progress: Progress
+) -> None:
+    """Say of the input kernel what the simulator has right and no device is known to. Raises CompileError for any
+    other kernel that has such a place."""
+    for doubt in toolchain.device_doubts(compiled.artifact):
+        if not request.is_input:
+            raise CompileError(f"not proved for a device: {doubt.message} ({doubt.rule})", doubt.line)
+        line = f"not proved for a device: {doubt.describe()}"
+        if line not in checks:
+            checks.append(line)
+            progress(Step.VERIFY, f"note: {line}")
 
 
 def _verified(

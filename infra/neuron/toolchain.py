@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from accelopt_core.evaluation import HotLine, Installed, Proof, Step
-from accelopt_core.language import Language
+from accelopt_core.language import Finding, Language
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.languages.nki.neuron_cores import NeuronCores
 from accelopt_core.task import ALONE, Surroundings
@@ -261,6 +261,9 @@ class NeuronToolchain:
     def program_digest(self, artifact: Neff) -> str:
         """Two NEFFs of one program need not be the same bytes."""
         return ""
+
+    def device_doubts(self, artifact: Neff) -> tuple[Finding, ...]:
+        return ()
 
     def counts(self, artifact: Neff) -> bool:
         """The device takes the time that it takes."""

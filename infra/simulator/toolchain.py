@@ -29,6 +29,7 @@ import numpy as np
 import nki_sim
 from accelopt_core.evaluation import Finding, HotLine, Idle, Installed, Likely, Proof, Property, Step
 from accelopt_core.judging.plausibility import first_changed
+from accelopt_core.language import Finding as TextFinding
 from accelopt_core.language import Language
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.languages.nki.neuron_cores import NeuronCores
@@ -53,6 +54,7 @@ from infra.scratch_folder import ScratchFolder
 from infra.simulator.trace_server import ServerGone, TraceServer, fork_one
 from infra.simulator.trace_worker import LENGTH_BYTES
 from nki_sim import canonical, profile, program_file
+from nki_sim.accumulation import device_doubts
 from nki_sim.calibration import calibrated_machine
 from nki_sim.capacity import check_capacity
 from nki_sim.contested import contested
@@ -477,6 +479,10 @@ class SimulatorToolchain:
 
     def program_digest(self, artifact: Simulated) -> str:
         return canonical.digest(artifact.program)
+
+    def device_doubts(self, artifact: Simulated) -> tuple[TextFinding, ...]:
+        found = device_doubts(artifact.program)
+        return tuple(TextFinding(doubt.rule, doubt.line, doubt.describe()) for doubt in found)
 
     def counts(self, artifact: Simulated) -> bool:
         return artifact.counts

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from accelopt_core.evaluation import Installed, Proof, Step
-from accelopt_core.language import Language
+from accelopt_core.language import Finding, Language
 from accelopt_core.languages.triton.gpu_model import GpuModel
 from accelopt_core.languages.triton.gpus import DEFAULT, GPUS, Gpu, gpu_of_device
 from accelopt_core.languages.triton.language import TRITON
@@ -237,6 +237,10 @@ class TritonToolchain:
     def program_digest(self, artifact: TritonArtifact) -> str:
         """Of the launches, their options and the kernels' IR: all that Triton makes machine code of."""
         return artifact.digest
+
+    def device_doubts(self, artifact: TritonArtifact) -> tuple[Finding, ...]:
+        """Blocks of a launch run in any order on a device: what races is refused when it is executed."""
+        return ()
 
     def counts(self, artifact: TritonArtifact) -> bool:
         return False

@@ -124,13 +124,18 @@ def _nothing(names: list[str]) -> list[ast.stmt]:
     return [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in names]
 
 
-def _absent(node: ast.Import | ast.ImportFrom) -> bool:
-    """Whether what is imported is not installed here."""
+def absent_imports(body: list[ast.stmt]) -> list[str]:
+    """Modules that statements import as they are executed, and that are not installed here."""
+    return [name for node in body if isinstance(node, (ast.Import, ast.ImportFrom)) for name in _absent(node)]
+
+
+def _absent(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """What is imported and not installed here."""
     if isinstance(node, ast.ImportFrom) and node.level:
-        return False
+        return []
     modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-    tops = {module.split(".")[0] for module in modules} - {"neuronxcc", "nki"}
-    return any(importlib.util.find_spec(top) is None for top in tops)
+    tops = dict.fromkeys(module.split(".")[0] for module in modules)
+    return [top for top in tops if top not in ("neuronxcc", "nki") and importlib.util.find_spec(top) is None]
 
 
 def _made_of(node: ast.ClassDef | ast.FunctionDef) -> set[str]:

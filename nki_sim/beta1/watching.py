@@ -69,6 +69,12 @@ class Watcher:
         """What integer names were bound to, by function."""
         self.floats: defaultdict[int, set[float]] = defaultdict(set)
         """What expressions that are floats gave."""
+        self.nones: set[int] = set()
+        """Expressions that gave None."""
+        self.conditions: set[int] = set()
+        """Expressions that gave a truth value or an integer."""
+        self.arrays: defaultdict[int, set[str]] = defaultdict(set)
+        """Element types of the NumPy arrays that expressions gave."""
         self._stack: Stack = ()
         self._serial = 0
         self._last_write: dict[tuple[int, tuple[int, ...]], Stack] = {}
@@ -110,8 +116,14 @@ class Watcher:
         else:
             if isinstance(value, Grid):
                 self._note(node, value)
+            elif value is None:
+                self.nones.add(node)
+            elif isinstance(value, (int, np.integer, np.bool_)):
+                self.conditions.add(node)
             elif type(value) is float:
                 self.floats[node].add(value)
+            elif isinstance(value, np.ndarray):
+                self.arrays[node].add(value.dtype.name)
             elif isinstance(value, (tuple, list)) and any(isinstance(v, (Grid, Mask)) for v in value):
                 self.seen[node].kinds["grids"] = "grids"
         return value

@@ -1,8 +1,8 @@
 """The dialect linter: what the NKI compiler rejects although Python (and so the simulator) runs it.
 
 `check_source(source, version)` parses a kernel file, without running it, and returns findings. A rule is
-one function in `syntax_rules`, `name_rules`, `tracing_rules` or `hint_rules`, registered with the NKI versions it holds
-for.
+one function in `syntax_rules`, `name_rules`, `known_issues`, `tracing_rules` or `hint_rules`, registered with the NKI
+versions it holds for.
 """
 
 from nki_sim.lint.checking import check_source, valid_in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from nki_sim.lint import hint_rules, name_rules, syntax_rules, tracing_rules  # noqa: F401  # importing them fills RULES
+from nki_sim.lint import hint_rules, known_issues, name_rules, syntax_rules, tracing_rules  # noqa: F401  # importing them fills RULES
 from nki_sim.lint.findings import COMMON, LATEST, VERSIONS, Finding
 from nki_sim.lint.kernel_source import KernelSource
 from nki_sim.lint.rules import RULES

@@ -97,16 +97,25 @@ class KernelSource:
 
     def in_kernels(self) -> Iterator[ast.AST]:
         """Every node of kernel code, once."""
-        seen: set[int] = set()
-        for function in self.kernel_code:
-            for statement in [*function.body, function.args]:
-                for node in ast.walk(statement):
-                    if id(node) not in seen:
-                        seen.add(id(node))
-                        yield node
+        return iter(self._nodes)
+
+    @cached_property
+    def _nodes(self) -> tuple[ast.AST, ...]:
+        parts = (part for function in self.kernel_code for part in [*function.body, function.args])
+        return tuple({id(node): node for part in parts for node in ast.walk(part)}.values())
+
+    def at_import(self) -> Iterator[ast.AST]:
+        """Every node that is evaluated when the file is imported, outside of functions and classes, but for what the
+        file does as a program of its own."""
+        for statement in self.tree.body:
+            alone = isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
+            if not alone and not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                yield from ast.walk(statement)
 
     def calls(self) -> Iterator[tuple[ast.Call, str]]:
         """Calls in kernel code with the dotted name of what they call (empty if unknown)."""
-        for node in self.in_kernels():
-            if isinstance(node, ast.Call):
-                yield node, self.dotted(node.func)
+        return iter(self._calls)
+
+    @cached_property
+    def _calls(self) -> tuple[tuple[ast.Call, str], ...]:
+        return tuple((node, self.dotted(node.func)) for node in self._nodes if isinstance(node, ast.Call))

@@ -63,6 +63,13 @@ def jit_mode(source: KernelSource) -> Found:
             yield node, "nki.jit(mode=...) is ignored", "drop it; simulate with nki.simulate(kernel)(...)"
 
 
+@rule("0.2", severity="warning")
+def repeated_jit(source: KernelSource) -> Found:
+    for function in source.entries:
+        for node in [d for d in function.decorator_list if source.is_jit(d)][1:]:
+            yield node, f"@nki.jit twice on {function.name}", "once is enough"
+
+
 _REMOVED: dict[str, tuple[str, str]] = {
     "nki.baremetal": ("0.2", "use nki.jit"),
     "nki.benchmark": ("0.2", "time it with the profiler"),
@@ -80,7 +87,7 @@ _REMOVED: dict[str, tuple[str, str]] = {
 
 def _removed_by(version: str) -> Callable[[KernelSource], Found]:
     def check(source: KernelSource) -> Found:
-        for node in source.in_kernels():
+        for node in (*source.in_kernels(), *source.at_import()):
             if isinstance(node, ast.Attribute):
                 since, hint = _REMOVED.get(source.dotted(node), ("", ""))
                 if since == version:
@@ -106,6 +113,7 @@ _REMOVED_KEYWORDS: dict[tuple[str, str], tuple[str, str]] = {
     ("nki.isa.dma_copy", "unique_indices"): ("0.3", "nisa.dma_compute(dst, srcs, reduce_op)"),
     ("nki.isa.tensor_copy", "dtype"): ("0.3", "the dtype is dst's"),
     ("nki.isa.register_move", "imm"): ("0.3", "src="),
+    ("nki.language.shared_constant", "dtype"): ("0.2", "give the array that type: np.asarray(constant, dtype=...)"),
 }
 
 
@@ -147,12 +155,14 @@ def unknown_name(source: KernelSource) -> Found:
 
 @rule("0.3")
 def call_signature(source: KernelSource) -> Found:
-    """Arguments that the instruction does not take, and destinations left out."""
-    from nki_sim.nki import isa
+    """Arguments that the function does not take, and destinations left out."""
+    from nki_sim.nki import isa, language
 
+    spaces: dict[str, Any] = {"nki.isa": isa, "nki.language": language}
     for call, name in source.calls():
         module, _, short = name.rpartition(".")
-        function = getattr(isa, short, None) if module == "nki.isa" and short in isa.__all__ else None
+        space = spaces.get(module)
+        function = getattr(space, short, None) if space is not None and short in space.__all__ else None
         if not inspect.isfunction(function) or any(isinstance(a, ast.Starred) for a in call.args):
             continue
         if any(keyword.arg is None for keyword in call.keywords):
@@ -162,7 +172,8 @@ def call_signature(source: KernelSource) -> Found:
         try:
             signature.bind(*[None] * len(call.args), **keywords)
         except TypeError as error:
-            yield call, f"nisa.{short}: {error}", f"its arguments are {short}{signature_text(signature)}"
+            where = "nisa" if module == "nki.isa" else "nl"
+            yield call, f"{where}.{short}: {error}", f"its arguments are {short}{signature_text(signature)}"
 
 
 def signature_text(signature: inspect.Signature) -> str:
@@ -227,12 +238,3 @@ def deprecated_sizes(source: KernelSource) -> Found:
         if isinstance(node, ast.Attribute) and node.attr in replaced:
             if source.dotted(node).startswith("nki.language.tile_size."):
                 yield node, f"nl.tile_size.{node.attr} is deprecated", f"nl.tile_size.{replaced[node.attr]}"
-
-
-@rule("0.4")
-def not_on_hardware(source: KernelSource) -> Found:
-    for call, name in source.calls():
-        if name in ("nki.language.divide", "nki.language.fmod", "nki.language.mod"):
-            yield call, f"{name} has no instruction", "nisa.reciprocal, then multiply"
-        if name == "nki.language.matmul" and "transpose_x" not in keywords_of(call) and len(call.args) < 3:
-            yield call, "nl.matmul needs transpose_x=True on hardware", "keep x as [K, M] and pass transpose_x=True"

@@ -126,6 +126,42 @@ def tuple_loop_target(source: KernelSource) -> Found:
             yield node, "a for loop with several targets (`expecting simple variable`)", "loop over range(n) and index"
 
 
+@rule("0.2", until="0.3")
+def inner_function(source: KernelSource) -> Found:
+    """`NKI does not support inner function definitions`, on a trn1 with 0.3; from 0.6 on device loops need them."""
+    for node in source.in_kernels():
+        if isinstance(node, ast.FunctionDef):
+            yield node, f"{node.name} is defined inside a function", "define it at the top of the file"
+
+
+@rule("0.2", until="0.3")
+def list_comprehension(source: KernelSource) -> Found:
+    """`unsupported expression`, on a trn1 with 0.3."""
+    for node in source.in_kernels():
+        if isinstance(node, ast.ListComp):
+            yield node, "a list comprehension: not in the subset of Python that kernels are compiled from", _APPENDED
+
+
+_APPENDED = "start with [] and append in a for loop"
+
+
+@rule("0.2", until="0.3")
+def subscript_in_a_target(source: KernelSource) -> Found:
+    """`expecting pattern`, on a trn1 with 0.3."""
+    for node in source.in_kernels():
+        for target in node.targets if isinstance(node, ast.Assign) else []:
+            if isinstance(target, (ast.Tuple, ast.List)) and not all(isinstance(n, ast.Name) for n in target.elts):
+                yield node, f"unpacking into {ast.unparse(target)}: names only", "unpack into names, then assign"
+
+
+@rule("0.4", until=LAST_PARSED, severity="warning")
+def unproven_syntax(source: KernelSource) -> Found:
+    """What 0.3 rejected, and of later parsers nobody says that they take it; no public kernel has it."""
+    for check in (list_comprehension, subscript_in_a_target):
+        for node, message, hint in check(source):
+            yield node, f"{message} (rejected by NKI 0.3)", hint
+
+
 @rule("0.2", until=LAST_PARSED)
 def with_statement(source: KernelSource) -> Found:
     for node in source.in_kernels():

@@ -22,7 +22,7 @@ _MARKS = ("nki.jit", "nki.baremetal", "nki.benchmark", "nki.profile", "nki.trace
 _NAMES = "float32|float16|int32|int16|int8|uint32|uint16|uint8"
 _NUMPY_DTYPES = re.compile(rf"np\.dtype\(np\.({_NAMES})\)(?!\.)|np\.({_NAMES})\b(?!\()")
 _NL_NUMBERS = re.compile(r"\bnl\.(?:fp32|finfo\((?:nl\.|np\.)?(\w+(?:\.dtype)?)\))\.(min|max|eps)\b")
-_NUMPY_ARRAYS = ("np.identity(", "np.eye(", "np.array(", "np.ones(", "np.zeros(", ".astype(")
+_NUMPY_ARRAYS = ("np.identity(", "np.eye(", "np.array(", "np.asarray(", "np.ones(", "np.zeros(", ".astype(")
 
 
 def migrated(
@@ -112,18 +112,46 @@ def _imports(source: Source, tree: ast.Module, findings: list[Finding]) -> None:
 
 
 def _without_index_helpers(text: str) -> str:
-    """Functions that made index grids, and that nothing calls any more, go too."""
-    tree = ast.parse(text)
-    names = Calls(tree)
-    lines = text.splitlines(keepends=True)
-    inner = [n for function in functions_of(tree.body) for n in ast.walk(function)]
-    for node in [n for n in inner if isinstance(n, ast.FunctionDef)]:
-        makes = any(isinstance(n, ast.Attribute) and names.name(n) in ("nl.arange", "nl.mgrid") for n in ast.walk(node))
-        used = any(isinstance(n, ast.Name) and n.id == node.name for n in ast.walk(tree))
-        if makes and not used and not node.decorator_list:
-            for at in range(node.lineno - 1, node.end_lineno or node.lineno):
-                lines[at] = ""
-    return "".join(lines)
+    """Functions that made index grids, and grids at module level, go too where nothing asks for them any more."""
+    while True:
+        tree = ast.parse(text)
+        names, source = Calls(tree), Source(text)
+        inner = [n for function in functions_of(tree.body) for n in ast.walk(function)]
+        functions = [n for n in inner if isinstance(n, ast.FunctionDef) and not n.decorator_list]
+        used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        helpers = [n for n in functions if _makes_grids(n, names) and n.name not in used]
+        grids = [n for n in _module_grids(tree, names) if not used & _bound(n)]
+        if not helpers and not grids:
+            return text
+        for node in (*helpers, *grids):
+            if source.alone(node):
+                source.replace_range(*source.lines_of(node), "")
+            else:
+                source.replace(node, "pass")
+        text = source.result()
+
+
+def _makes_grids(node: ast.AST, names: Calls) -> bool:
+    return any(isinstance(n, ast.Attribute) and names.name(n) in ("nl.arange", "nl.mgrid") for n in ast.walk(node))
+
+
+def _module_grids(tree: ast.Module, names: Calls) -> list[ast.stmt]:
+    """The module's assignments of index grids, and of what is computed from them."""
+    found: list[ast.stmt] = []
+    grids: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            used = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+            if _makes_grids(node.value, names) or used & grids:
+                found.append(node)
+                grids |= _bound(node)
+    return found
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """Names in the targets of an assignment."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
 
 
 def _with_imports(text: str, names: Calls, tree: ast.Module) -> str:
@@ -173,16 +201,17 @@ def _decorators(
         marked = False
         for decorator in function.decorator_list:
             name = names.name(decorator.func if isinstance(decorator, ast.Call) else decorator)
-            if name in _MARKS:
-                if source.of(decorator) != "nki.jit":
-                    source.replace(decorator, "nki.jit")
-                    findings.append(Finding(decorator.lineno, "decorators", f"{name} is nki.jit", Kind.REWRITTEN))
-                marked = True
-            elif isinstance(decorator, ast.Name) and _is_mark(names, tree, decorator.id):
-                marked = True
-            elif name.startswith("nki.compiler"):
+            is_mark = name in _MARKS or (isinstance(decorator, ast.Name) and _is_mark(names, tree, decorator.id))
+            if is_mark and marked:
+                source.remove_decorator(decorator)
+                findings.append(Finding(decorator.lineno, "decorators", "nki.jit once is enough", Kind.REWRITTEN))
+            elif name in _MARKS and source.of(decorator) != "nki.jit":
                 source.replace(decorator, "nki.jit")
+                findings.append(Finding(decorator.lineno, "decorators", f"{name} is nki.jit", Kind.REWRITTEN))
+            elif name.startswith("nki.compiler"):
+                source.remove_decorator(decorator)
                 findings.append(Finding(decorator.lineno, "decorators", f"{name} is gone", Kind.REWRITTEN))
+            marked = marked or is_mark
         if not marked and function.name == entry:
             source.insert_above(function, ["@nki.jit"])
             findings.append(Finding(function.lineno, "decorators", "nki.jit marks the kernel", Kind.REWRITTEN))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nki_sim.errors import NkiError
+from nki_sim.beta1.instrument import absent_imports
+from nki_sim.lint import check_source
 from nki_sim.lint.kernel_source import KernelSource
 from nki_sim.migrate import proving
 from nki_sim.migrate.beta1_to_current import migrate_beta1
 from nki_sim.migrate.current import migrate_current
 from nki_sim.migrate.dialect import Dialect, dialect_of
 from nki_sim.migrate.report import Finding, Kind, Migration
+from nki_sim.session import where
 
 TARGETS = ("0.7",)
 
@@ -38,6 +41,7 @@ def migrate_file(
         migration = migrate_current(text, also_in_06)
         if arguments and not migration.left:
             _compare(text, migration, only_kernel(text, function), arguments, constants, str(path))
+        _check(migration)
         return dialect, migration
     name = only_kernel(text, function)
     if not arguments:
@@ -46,6 +50,7 @@ def migrate_file(
             "--inputs a.npy ... or --problem REF.py, and constants with --set"
         )
     migration = migrate_beta1(text, name, arguments, constants, str(path), grid)
+    _check(migration)
     if also_in_06:
         migration.findings.append(Finding(0, "0.6", "all that is written is valid in NKI 0.6 too", Kind.NOTE))
     return dialect, migration
@@ -53,8 +58,6 @@ def migrate_file(
 
 def kernels_of(text: str) -> list[str]:
     """Functions that the module marks as kernels, or, where it marks none, those that allocate HBM."""
-    import ast
-
     source = KernelSource(ast.parse(text))
     marked = []
     others = []
@@ -81,23 +84,40 @@ def only_kernel(text: str, function: str | None) -> str:
 def _compare(
     old: str, migration: Migration, function: str, arguments: Sequence[Any], constants: dict[str, Any], file: str
 ) -> None:
-    """Old and new traced: the streams of instructions have to be the same."""
+    """Old and new traced: they have to be the same program."""
     try:
-        before = proving.traced(old, function, arguments, constants, file)
+        after = proving.traced(migration.source, function, arguments, constants, file)
+    except Exception as error:  # a kernel may raise anything
+        said = f"the new file: {type(error).__name__}: {error}"
+        migration.findings.append(Finding(where(error)[0] or 0, "trace", said, Kind.PERSON))
+        migration.proven = False
+        return
+    try:
+        before = proving.traced(old, function, arguments, constants, file, whole=False)
     except Exception as error:  # a kernel may raise anything
         migration.proof = f"not compared: the old kernel does not trace here ({error})"
         return
-    try:
-        after = proving.traced(migration.source, function, arguments, constants, file)
-    except NkiError as error:
-        migration.findings.append(Finding(error.line or 0, "trace", f"the new kernel: {error}", Kind.PERSON))
-        migration.proven = False
-        return
-    migration.proven = before == after
-    same = "the same" if migration.proven else "DIFFERENT"
-    migration.proof = f"old and new trace to {same} stream of {len(before[1])} instructions"
-    if not migration.proven:
+    migration.proven = before.digest == after.digest
+    if migration.proven:
+        migration.proof = f"old and new trace to the same stream of {before.instructions} instructions"
+    else:
+        counts = f"{before.instructions} and {after.instructions} instructions"
+        migration.proof = f"old and new trace to DIFFERENT streams of {counts}"
         migration.findings.append(Finding(0, "trace", "old and new trace to different instructions", Kind.PERSON))
+
+
+def _check(migration: Migration) -> None:
+    """What `nki_sim check` says against the new file; and what of it was not imported, where that could not be."""
+    if migration.left:
+        return
+    for found in check_source(migration.source):
+        if found.severity == "error":
+            said = f"line {found.line} of the new file: {found.message}; {found.hint}"
+            migration.findings.append(Finding(0, found.rule, said, Kind.PERSON))
+    absent = absent_imports(ast.parse(migration.source).body)
+    if absent:
+        said = f"not imported as a whole, {', '.join(dict.fromkeys(absent))} not being installed here: its kernels were"
+        migration.findings.append(Finding(0, "import", said, Kind.NOTE))
 
 
 def report(path: Path, dialect: Dialect, migration: Migration) -> str:

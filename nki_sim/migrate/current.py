@@ -6,7 +6,10 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from nki_sim.lint.kernel_source import KernelSource
+from nki_sim.migrate.code import DTYPES
 from nki_sim.migrate.edits import Source
 from nki_sim.migrate.report import Finding, Kind, Migration
 
@@ -43,6 +46,7 @@ class _Rewriter:
             self._static_range,
             self._experimental,
             self._constant_store,
+            self._shared_constant,
             self._grid_operand,
             self._register_in_python,
             self._launch,
@@ -219,6 +223,40 @@ class _Rewriter:
         prefix = self._source.of(node.func.value) if isinstance(node.func, ast.Attribute) else "nisa"
         self._source.replace(node, f"{prefix}.memset(dst={self._source.of(dst)}, value={self._source.of(number)})")
         self._done(node, "scalar_store", "a Python number is stored with nisa.memset")
+
+    def _shared_constant(self, node: ast.AST) -> None:
+        """`nl.shared_constant(array, dtype=nl.float32)`: the array itself has to be of that type."""
+        if not isinstance(node, ast.Call) or self._called(node) != "nki.language.shared_constant":
+            return
+        given: dict[str, ast.expr] = dict(zip(("constant", "dtype"), node.args))
+        given.update({keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None})
+        constant, dtype = given.get("constant"), given.get("dtype")
+        if constant is None or dtype is None:
+            return
+        name = str(dtype.value) if isinstance(dtype, ast.Constant) else self._dotted(dtype).rpartition(".")[2]
+        text = self._source.of(constant)
+        if self._types_named(constant) != {name}:
+            if self._both or not hasattr(np, name):
+                self._left(node, "shared_constant", f"it takes no dtype: make {text} an array of {name or 'that type'}")
+                return
+            text = f"np.asarray({text}, dtype=np.{name})"
+            if self._names.imports.get("np") != "numpy":
+                self._left(node, "shared_constant", f"it takes no dtype: {text}, with numpy imported as np")
+                return
+        self._source.replace(node, f"{self._source.of(node.func)}({text})")
+        self._done(node, "shared_constant", "its elements have the array's type")
+
+    def _types_named(self, constant: ast.expr) -> set[str]:
+        """Element types that the expression of an array names; for a name, that of its one assignment."""
+        if isinstance(constant, ast.Name):
+            bound = [n for n in ast.walk(self._tree) if isinstance(n, ast.Name) and n.id == constant.id and _stores(n)]
+            if len(bound) != 1 or not isinstance(made := self._parents[bound[0]], (ast.Assign, ast.AnnAssign)):
+                return set()
+            return self._types_named(made.value) if made.value is not None else set()
+        nodes = list(ast.walk(constant))
+        words = [n.attr for n in nodes if isinstance(n, ast.Attribute)]
+        words += [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        return {word for word in words if word in DTYPES}
 
     def _grid_operand(self, node: ast.AST) -> None:
         """`g[i, j]` of a grid as an operand."""

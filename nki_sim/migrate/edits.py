@@ -44,6 +44,11 @@ class Source:
         line = self._lines[node.lineno - 1]
         return line[: len(line) - len(line.lstrip())]
 
+    def lines_of(self, node: ast.stmt) -> tuple[int, int]:
+        """Where the lines that a statement is on begin and end."""
+        assert node.end_lineno is not None
+        return self._starts[node.lineno - 1], self._starts[node.end_lineno]
+
     def alone(self, node: ast.stmt) -> bool:
         """Whether nothing but space and a comment shares the statement's lines."""
         start, end = self.span(node)
@@ -71,6 +76,16 @@ class Source:
             new[-1] += f"  {behind}"
         newline = "\n" if self.text[start:end].endswith("\n") or new else ""
         self.edits.append(Edit(start, end, "\n".join(new) + newline if new else ""))
+
+    def remove_decorator(self, decorator: ast.expr) -> None:
+        """Its lines go, from the @ on; a comment behind it stays."""
+        assert decorator.end_lineno is not None
+        begin, end = self.span(decorator)
+        start = self.text.rindex("\n", 0, self.text.rindex("@", 0, begin)) + 1
+        line_end = self._starts[decorator.end_lineno]
+        behind = self.text[end:line_end].partition("#")[2].strip()
+        indent = self.text[start : len(self.text) - len(self.text[start:].lstrip())]
+        self.edits.append(Edit(start, line_end, f"{indent}# {behind}\n" if behind else ""))
 
     def insert(self, at: int, text: str, order: int = 0) -> None:
         self.edits.append(Edit(at, at, text, order))

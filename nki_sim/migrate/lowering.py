@@ -8,6 +8,8 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from nki_sim.beta1 import language
 from nki_sim.beta1.facts import GridFact, TileFact
 from nki_sim.beta1.instrument import number_of
@@ -102,13 +104,23 @@ class Lowering:
         """(what of each axis a mask lets through, the condition for there being anything)."""
         if node is None:
             return {}, None
-        seen = self.watcher.seen.get(number_of(node))
+        number = number_of(node)
+        absent, given = number in self.watcher.nones, number in self.watcher.conditions
+        seen = self.watcher.seen.get(number)
         if seen is None or not isinstance(seen.any(), GridFact):
             text = self.source.of(node)
+            if absent and not given:
+                self.idle_masks[number] = node
+                return {}, None
+            if absent:
+                text = text if text.isidentifier() else f"({text})"
+                return {}, f"{text} is None or {text}"
             return {}, None if text in ("None", "True") else text
-        if seen.box and not seen.empty and not any(seen.cuts):
-            self.idle_masks[number_of(node)] = node
+        if seen.box and not seen.empty and not any(seen.cuts) and not given:
+            self.idle_masks[number] = node
             return {}, None
+        if absent or given:
+            raise NeedsPerson("mask", f"mask {ast.unparse(node)} is a mask at some visits and none at others")
         fact = seen.only()
         if not isinstance(fact, GridFact) or fact.never or not seen.box:
             raise NeedsPerson("mask", f"mask {ast.unparse(node)} is not a box that starts at the first element")
@@ -162,10 +174,20 @@ class Lowering:
                 raise NeedsPerson("blocks", f"{node.id} is used whole, and its blocks lie in front of its partitions")
             return clipped(Operand(node.id, fact.shape, fact.dtype, self.memory(fact), whole=True), clip)
         if isinstance(node, ast.Call) and self.calls.called(node) == "nl.shared_constant":
-            return Operand(self.rewritten(node), fact.shape, fact.dtype, fact.memory)
+            return Operand(self._constant(node, fact), fact.shape, fact.dtype, fact.memory)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and self.is_tile(node.func.value):
             return clipped(self._method(node, fact), clip)
         return clipped(self.compute(node, None), clip)
+
+    def _constant(self, node: ast.Call, fact: TileFact) -> str:
+        """`nl.shared_constant(array, dtype=...)`: the array itself has to be of that type now."""
+        array = arguments("nl.shared_constant", node)["constant"]
+        text = self.rewritten(array)
+        if self.watcher.arrays.get(number_of(array)) != {fact.dtype}:
+            if not hasattr(np, fact.dtype):
+                raise NeedsPerson("constant", f"NumPy has no {fact.dtype}: make {text} an array of it (ml_dtypes)")
+            text = f"np.asarray({text}, dtype=np.{fact.dtype})"
+        return f"nl.shared_constant({text})"
 
     def rewritten(self, node: ast.expr) -> str:
         """The source of an expression that is no tile, with the tiles inside it rewritten."""

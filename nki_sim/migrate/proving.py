@@ -10,11 +10,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nki_sim.beta1.instrument import definitions
+from nki_sim.beta1.instrument import absent_imports, definitions
+from nki_sim.canonical import digest
 from nki_sim.dtypes import as_dtype
 from nki_sim.importing import install, package_of
 from nki_sim.run import simulate, trace
@@ -30,26 +31,44 @@ _ELEMENT_FACTOR = 16.0
 
 def run_new(source: str, function: str, arguments: Sequence[Any], keywords: dict[str, Any], file: str = "") -> Any:
     """The migrated kernel on the simulator. Raises whatever it or the simulator does."""
-    with _loaded(source, file) as module:
+    with _loaded(source, file, whole=True) as module:
         kernel = getattr(module, function)
         if hasattr(kernel, "with_schedule"):
             return simulate(kernel)(*arguments, **keywords)
         return kernel(*arguments, **keywords)
 
 
+class Traced(NamedTuple):
+    """What a kernel comes to at some arguments."""
+
+    digest: str
+    """The same for two kernels that compute the same bits in the same time (`nki_sim.canonical`)."""
+    instructions: int
+    """On its first core."""
+
+
 def traced(
-    source: str, function: str, arguments: Sequence[Any], keywords: dict[str, Any], file: str = ""
-) -> tuple[list[str], list[int]]:
-    """(kinds of instructions, the stream over them) of a kernel, to be compared with another's."""
+    source: str,
+    function: str,
+    arguments: Sequence[Any],
+    keywords: dict[str, Any],
+    file: str = "",
+    whole: bool = True,
+) -> Traced:
+    """A kernel's program at these arguments, to be compared with another's. `whole`: as `_loaded`."""
     specs = [TensorSpec(a.shape, as_dtype(a.dtype)) if isinstance(a, np.ndarray) else a for a in arguments]
-    with _loaded(source, file) as module:
+    with _loaded(source, file, whole) as module:
         program = trace(getattr(module, function), *specs, **keywords)
-    return [template.describe() for template in program.templates], program.template_ids.tolist()
+    return Traced(digest(program), len(program))
 
 
 @contextmanager
-def _loaded(source: str, file: str) -> Iterator[Any]:
-    """The source as a module, beside whose file its neighbours are imported."""
+def _loaded(source: str, file: str, whole: bool) -> Iterator[Any]:
+    """The source as a module, beside whose file its neighbours are imported.
+
+    `whole`: all of it is executed, as whoever imports the file does, unless it imports what is not installed here;
+    else, and then, what its kernels need. Raises whatever the source does.
+    """
     install()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "migrated_kernel.py"
@@ -62,10 +81,14 @@ def _loaded(source: str, file: str) -> Iterator[Any]:
         sys.path.insert(0, beside)
         try:
             tree = ast.parse(source)
-            tree.body = definitions(tree.body)
+            if not whole or absent_imports(tree.body):
+                tree.body = definitions(tree.body)
             sys.modules[module.__name__] = module  # dataclasses look up where they are
             code = compile(ast.fix_missing_locations(tree), str(path), "exec", _ANNOTATIONS)
-            exec(code, module.__dict__)
+            try:
+                exec(code, module.__dict__)
+            except SystemExit as error:
+                raise RuntimeError(f"the file ends Python when it is imported ({error})") from None
             yield module
         finally:
             sys.path.remove(beside)

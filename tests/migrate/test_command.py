@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nki_sim.__main__ import main
+from nki_sim.migrate import proving
 from nki_sim.migrate.dialect import Dialect, dialect_of
 from tests.migrate.kernels import beta1
 
@@ -80,3 +82,80 @@ def test_what_is_left_is_listed_with_its_line(tmp_path: Path, capsys: pytest.Cap
     assert main(["migrate", str(old), "--shape", "16x32"]) == 1
     said = capsys.readouterr().err
     assert "line 9: needs a person: [function]" in said and "not done: 1 places" in said
+
+
+def test_programs_that_differ_are_different_whatever_differs() -> None:
+    """A slice, an operator, a constant, a count of passes: a proof that does not see them proves nothing."""
+    template = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x):
+    t = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=t, src=x[:, COLUMNS])
+    for _ in nl.dynamic_range(PASSES):
+        nisa.tensor_scalar(dst=t, data=t, op0=nl.OPERATOR, operand0=NUMBER)
+    out = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=t)
+    return out
+"""
+
+    def traced(**changes: str) -> proving.Traced:
+        source = template
+        for name, text in {"COLUMNS": "0:64", "PASSES": "3", "OPERATOR": "add", "NUMBER": "1.0", **changes}.items():
+            source = source.replace(name, text)
+        return proving.traced(source, "kernel", [np.zeros((128, 128), np.float32)], {})
+
+    whole = traced()
+    for change in ({"COLUMNS": "64:128"}, {"PASSES": "5"}, {"OPERATOR": "multiply"}, {"NUMBER": "2.0"}):
+        assert traced(**change).digest != whole.digest, change
+    moved = template.replace("    for _", "\n    # lines and names are no part of it\n    for _").replace("t = ", "t=")
+    template = moved
+    assert traced().digest == whole.digest
+
+
+def test_a_device_loop_is_the_same_program_after_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The loop's new call is a line of its own, which moves every later one."""
+    old = tmp_path / "old.py"
+    old.write_text(CURRENT.replace("nl.affine_range", "nl.dynamic_range").replace("16 * i:16 * i + 16", "0:16"))
+    assert main(["migrate", str(old), "--shape", "32x32"]) == 0
+    printed = capsys.readouterr()
+    assert "nl.fori_loop(0, 2, " in printed.out and "the same stream" in printed.err
+
+
+BREAKS_ON_IMPORT = {
+    "a name that is gone": OLD.replace("\n@nki", "\nclass Sizes:\n    grid = nl.arange(16)\n\n\n@nki"),
+    "an error of its own": OLD.replace("\n@nki", "\nassert False, 'never import this'\n\n@nki"),
+    "an error of its own, in a newer file": CURRENT.replace("\n@nki", "\nassert False, 'never import this'\n\n@nki"),
+    "an end of Python": CURRENT.replace("\n@nki", "\nraise SystemExit(3)\n\n@nki"),
+}
+
+
+@pytest.mark.parametrize("source", BREAKS_ON_IMPORT.values(), ids=BREAKS_ON_IMPORT)
+def test_the_file_that_is_written_is_imported_whole(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What cannot be imported is not done, whatever its kernel computes."""
+    old = tmp_path / "old.py"
+    old.write_text(source)
+    assert main(["migrate", str(old), "--shape", "32x32", "--function", "kernel"]) == 1
+    assert "needs a person" in capsys.readouterr().err
+
+
+def test_a_file_whose_imports_are_missing_here_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = tmp_path / "old.py"
+    old.write_text("import some_package_that_nobody_has\n" + CURRENT + "\nrun = some_package_that_nobody_has.run()\n")
+    assert main(["migrate", str(old), "--shape", "32x32"]) == 0
+    assert "note: [import] not imported as a whole, some_package_that_nobody_has" in capsys.readouterr().err
+
+
+def test_what_check_rejects_in_the_new_file_is_left_to_a_person(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = tmp_path / "old.py"
+    old.write_text(CURRENT.replace("nl.shared_hbm", "nl.hbm"))
+    assert main(["migrate", str(old)]) == 1
+    assert "needs a person: [output-memory] line 13 of the new file" in capsys.readouterr().err

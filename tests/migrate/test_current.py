@@ -126,6 +126,25 @@ def test_constants_grids_and_the_old_front_end() -> None:
     assert "FRONTEND" not in body and new.done
 
 
+@pytest.mark.parametrize(
+    ("array", "old", "new"),
+    [
+        ("np.tril(np.ones((4, 4), np.float32))", "TABLE, dtype=nl.float32", "TABLE"),
+        ("np.ones((4, 4))", "TABLE, nl.int32", "np.asarray(TABLE, dtype=np.int32)"),
+        ("np.ones((4, 4), np.float32)", "constant=TABLE", "constant=TABLE"),
+    ],
+)
+def test_a_constant_has_its_arrays_type(array: str, old: str, new: str) -> None:
+    source = f"{HEAD}import numpy as np\nTABLE = {array}\n\n\ndef kernel(x):\n    return nl.shared_constant({old})\n"
+    migration = migrate_current(source)
+    assert migration.source == source.replace(old, new) and migration.done
+
+
+def test_a_constant_of_a_type_that_numpy_lacks_needs_a_person() -> None:
+    migration = migrate("def kernel(x):\n    return nl.shared_constant(x, dtype=nl.bfloat16)\n")
+    assert [finding.rule for finding in migration.left] == ["shared_constant"]
+
+
 def test_classes_compared_by_identity_from_07_on() -> None:
     old = """
     class Config(nl.NKIObject):

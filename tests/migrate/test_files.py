@@ -192,3 +192,35 @@ def test_inputs_of_one_sign_are_not_all_that_is_shown(monkeypatch: pytest.Monkey
     migration = attempt(body, np.ones((4, 4), np.float32))
     assert not migration.done and "both signs" in migration.left[0].text
     assert attempt(body, -np.abs(normal(4, 4))).done is False
+
+
+def test_index_grids_of_the_module_go_where_nothing_asks_for_them_any_more() -> None:
+    source = """
+    ROWS = nl.arange(4)[:, None]  # the rows
+    COLUMNS, NEXT = nl.arange(8)[None, :], nl.arange(8)[None, :] + 1
+    FIRST = nl.arange(4)[:, None]; SIZE = 4
+    BELOW = ROWS + 1
+    MASK = np.tril(np.ones((4, 8), np.float32))
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((SIZE, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+        t = nl.load(x[ROWS, COLUMNS])
+        mask = nl.load(nl.shared_constant(MASK, dtype=nl.float32))
+        nl.store(out[FIRST, COLUMNS], value=t * mask)
+        return out
+    """
+    new = of(source, normal(4, 8)).source
+    assert "arange" not in new and "BELOW" not in new and "SIZE = 4" in new and "nl.shared_constant(MASK)" in new
+    assert not errors(new)
+
+
+@pytest.mark.parametrize(
+    "decorators", ["@nki.compiler.skip_middle_end_transformations\n@nki.jit", "@nki.profile\n@nki.jit",
+                   "@nki.compiler.enable_stack_allocator", "@nki.jit\n@nki.compiler.enable_stack_allocator  # said"]
+)  # fmt: skip
+def test_a_kernel_is_marked_once(decorators: str) -> None:
+    source = f"{decorators}\n" + textwrap.dedent(COPY).strip("\n").removeprefix("@nki.jit\n")
+    new = of(source, normal(4, 4)).source
+    assert new.count("@") == new.count("@nki.jit") == 1 and ("# said" in decorators) == ("# said" in new)
+    assert not errors(new)

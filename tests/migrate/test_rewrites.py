@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.migrate.kernels import attempt, migrated, normal
+from nki_sim.migrate.beta1_to_current import migrate_beta1
+from tests.migrate.kernels import attempt, beta1, migrated, normal
 
 OUT = "out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)\n"
 
@@ -195,6 +196,79 @@ def test_what_does_not_fit_into_psum_goes_to_sbuf() -> None:
     assert "acc = nl.ndarray((128, 6, 512), dtype=nl.float32, buffer=nl.sbuf)" in new
 
 
+NO_MASK = {
+    "a variable": "mask = None\ny = nisa.tensor_tensor(t, t, op=nl.add, mask=mask)",
+    "a variable that a branch would set": (
+        "mask = None\nif limit is not None:\n    mask = nl.arange(16)[:, None] < limit\n"
+        "y = nisa.tensor_tensor(t, t, op=nl.add, mask=mask)"
+    ),
+    "an argument of a helper": (
+        "def doubled(t, mask=None):\n    y = nisa.tensor_tensor(t, t, op=nl.add, mask=mask)\n    return y\n"
+        "y = doubled(t)"
+    ),
+    "an expression": "y = nisa.tensor_tensor(t, t, op=nl.add, mask=None if limit is None else limit > 3)",
+}
+
+
+@pytest.mark.parametrize("statements", NO_MASK.values(), ids=NO_MASK)
+def test_a_mask_that_holds_none_masks_nothing(statements: str) -> None:
+    body = f"{OUT}t = nl.load(x)\n{statements}\nnl.store(out, value=y)\nreturn out\n"
+    new = migrated(body, normal(16, 32), parameters="x, limit=None")
+    assert "nisa.tensor_tensor(dst=" in new and "if mask" not in new
+
+
+def test_a_condition_that_is_none_at_some_visits_masks_nothing_there() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((16, 32), dtype=np.float32, buffer=nl.shared_hbm)
+        t = nl.zeros((16, 32), dtype=np.float32, buffer=nl.sbuf)
+        for i in nl.affine_range(4):
+            wanted = None if i < 2 else i == 3
+            t[...] = nl.load(x[i], mask=wanted)
+        nl.store(out, value=t)
+        return out
+        """,
+        normal(4, 16, 32),
+    )
+    assert "if wanted is None or wanted:" in new
+
+
+def test_a_mask_that_is_sometimes_none_needs_a_person() -> None:
+    migration = attempt(
+        """
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    p, f = nl.arange(16)[:, None], nl.arange(32)[None, :]
+    for i in nl.affine_range(2):
+        mask = None if i > 0 else p < 4
+        nl.store(out[p, f], value=nl.load(x[p, f]), mask=mask)
+    return out
+    """,
+        normal(16, 32),
+    )
+    assert [finding.rule for finding in migration.left] == ["mask"], migration.source
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype", "written"),
+    [
+        ("np.ones((16, 32), np.float32)", "nl.float32", "nl.shared_constant(TABLE)"),
+        ("np.ones((16, 32))", "nl.float32", "nl.shared_constant(np.asarray(TABLE, dtype=np.float32))"),
+        ("np.ones((16, 32), np.float32)", "np.int32", "nl.shared_constant(np.asarray(TABLE, dtype=np.int32))"),
+    ],
+)
+def test_a_constant_has_its_arrays_type(array: str, dtype: str, written: str) -> None:
+    head, body = beta1(
+        f"""
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    nl.store(out, value=nl.load(x) * nl.load(nl.shared_constant(TABLE, dtype={dtype})))
+    return out
+    """
+    ).split("@nki.jit")
+    migration = migrate_beta1(f"{head}TABLE = {array}\n\n\n@nki.jit{body}", "kernel", [normal(16, 32)])
+    assert migration.done and migration.proven, migration.summary()
+    assert written in migration.source
+
+
 def test_a_mask_that_is_a_condition_becomes_an_if() -> None:
     new = migrated(
         """
@@ -263,9 +337,6 @@ def test_a_launch_grid_becomes_loops() -> None:
     nl.store(out[p, f], value=nl.load(x[p, f]) + 1.0)
     return out
     """
-    from nki_sim.migrate.beta1_to_current import migrate_beta1
-    from tests.migrate.kernels import beta1
-
     source = beta1(body) + "\ndef launch(x):\n    return kernel[2, x.shape[1] // 32](x)\n"
     migration = migrate_beta1(source, "launch", [normal(32, 64)])
     assert migration.done and migration.proven, migration.summary() + migration.source

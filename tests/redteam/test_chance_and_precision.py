@@ -205,6 +205,73 @@ def test_memory_that_two_cores_share_is_written_by_one_of_them(target: LocalTarg
     assert isinstance(result, Measured), explain(result)
 
 
+SUMS = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x, w):
+    out = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.shared_hbm)
+    x_sb = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)
+    w_sb = nl.ndarray((128, 4, 4, 128), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=x_sb, src=x)
+    nisa.dma_copy(dst=w_sb, src=w)
+    sums = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.psum)
+    for t in range(4):
+        for f in range(4):
+            nisa.nc_matmul(dst=sums[:, t : t + 1], stationary=w_sb[:, f, t, :], moving=x_sb[:, f : f + 1]FLAG)
+    result = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=result, src=sums)
+    nisa.dma_copy(dst=out, src=result)
+    return out
+"""
+SUMS_REFERENCE = """
+import numpy as np
+
+
+def get_inputs():
+    normal = np.random.normal
+    return [normal(size=(128, 4)).astype(np.float32), normal(size=(128, 4, 4, 128)).astype(np.float32)]
+
+
+def forward(x, w):
+    return np.einsum("kf,kftp->pt", x, w)
+
+
+def transform_to_nki_inputs(inputs):
+    return inputs
+
+
+def transform_nki_outputs(result, reference):
+    return [result]
+"""
+SUMS_TASK = Task("sums", SUMS_REFERENCE, (ShapePreset("full", ()),), seeds=(0,))
+
+
+def test_sums_that_a_device_may_get_wrong_are_refused_and_said_of_the_input_kernel(target: LocalTarget) -> None:
+    """Sums of several products in one bank with accumulate= given; the same ones without it are accepted."""
+    doubted, plain = SUMS.replace("FLAG", ", accumulate=f > 0"), SUMS.replace("FLAG", "")
+    for original in (doubted, plain):  # whatever the input kernel has
+        request = EvaluationRequest(
+            SUMS_TASK, Candidate("c", "# changed\n" + doubted, "input"), extra_seeds=(7,),
+            original=Candidate("input", original),
+        )  # fmt: skip
+        result = target.evaluate(request, lambda step, detail: None)
+        assert isinstance(result, CompileFailed), explain(result)
+        assert "not proved for a device" in result.message and "psum-groups" in result.message
+        result = target.evaluate(replace(request, candidate=Candidate("c", plain, "input")), lambda step, detail: None)
+        assert isinstance(result, Measured), explain(result)
+        assert not any("not proved for a device" in line for line in result.checks)
+    request = EvaluationRequest(SUMS_TASK, Candidate("input", doubted), is_input=True)
+    told: list[str] = []
+    result = target.evaluate(request, lambda step, detail: told.append(detail))
+    assert isinstance(result, Measured), explain(result)
+    for lines in (told, result.checks):
+        assert sum("not proved for a device" in line for line in lines) == 1
+
+
 @pytest.mark.parametrize("name", NOT_BY_CHANCE)
 def test_what_does_not_depend_on_it_is_accepted(target: LocalTarget, name: str) -> None:
     result = judged(target, NOT_BY_CHANCE[name], ONE)

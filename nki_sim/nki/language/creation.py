@@ -84,14 +84,13 @@ def empty_like(x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = 
     return ndarray(x.shape, dtype or x.dtype, buffer or x.buffer, name)
 
 
-def shared_constant(constant: Any, dtype: Any = None) -> NkiTensor:
-    """A shared_hbm tensor with contents known when the kernel is traced: an array, or the path of a .npy file."""
+def shared_constant(constant: Any) -> NkiTensor:
+    """A shared_hbm tensor with contents known when the kernel is traced: an array, whose element type it has, or the
+    path of a .npy file."""
     if isinstance(constant, (str, os.PathLike)):
         constant = np.load(constant, allow_pickle=False)
     values = np.asarray(constant)
-    if dtype is not None:
-        values = values.astype(as_dtype(dtype).numpy)
-    elif values.dtype == np.float64:
+    if values.dtype == np.float64:
         values = values.astype(np.float32)
     elif values.dtype == np.int64:
         values = values.astype(np.int32)

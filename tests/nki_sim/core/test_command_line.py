@@ -164,6 +164,49 @@ def test_a_kernel_runs_on_the_machine_that_is_asked_for(kernel: Path, tmp_path: 
         assert (np.load(tmp_path / f"{name}0.npy") == version).all()
 
 
+SUMS = """
+import nki
+import nki.language as nl
+import nki.isa as nisa
+
+
+@nki.jit
+def sums(a):
+    out = nl.ndarray((128, 128), nl.float32, buffer=nl.shared_hbm)
+    tile = nl.ndarray(a.shape, a.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=a)
+    total = nl.ndarray((128, 128), nl.float32, buffer=nl.psum)
+    for half in (total[:, :64], total[:, 64:]):
+        for k in range(a.shape[1] // 128):
+            block = tile[:, k * 128 : k * 128 + 128]
+            nisa.nc_matmul(dst=half, stationary=block, moving=block[:, :64], accumulate=k > 0)
+    result = nl.ndarray((128, 128), nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=result, src=total)
+    nisa.dma_copy(dst=out, src=result)
+    return out
+"""
+
+
+def test_check_traces_sums_in_psum(tmp_path: Path, capsys: Any) -> None:
+    """At the shapes given, or at those of the reference beside the kernel; with neither it says what is missing."""
+    path = tmp_path / "sums.py"
+    path.write_text(SUMS)
+    assert main(["check", str(path)]) == 0
+    assert "warning: [psum-groups]" in capsys.readouterr().out
+    assert main(["check", str(path), "--shape", "128x256:float32"]) == 1
+    assert f"{path}:16: error: [psum-groups]" in capsys.readouterr().out
+    assert main(["check", str(path), "--shape", "128x128:float32"]) == 0, "one product for each sum"
+    assert main(["check", f"{path}:sums", "--shape", "256x256:float32"]) == 1
+    assert "error: [trace]" in capsys.readouterr().out
+    reference = tmp_path / "sums_reference.py"
+    reference.write_text(REFERENCE.replace("(ROWS, 8)", "(128, 256)"))
+    assert main(["check", str(path)]) == 1
+    assert "error: [psum-groups]" in capsys.readouterr().out
+    reference.write_text(REFERENCE.replace("(ROWS, 8)", "(256, 256)"))
+    assert main(["check", str(path)]) == 0, "what does not fit the reference is no error of the kernel's"
+    assert "warning: [trace]" in capsys.readouterr().out
+
+
 def test_check_has_an_exit_code(kernel: Path, tmp_path: Path, capsys: Any) -> None:
     assert main(["check", str(kernel)]) == 0
     (tmp_path / "bad.py").write_text(KERNEL.replace("nisa.dma_copy(dst=tile", "nisa.dma_kopy(dst=tile"))

@@ -21,8 +21,9 @@ def load(src):
 @nki.jit
 def kernel(a, b=None, scale=1.0, shape=(1, 2)):
     out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
-    tiles = [load(a[i * 128 : (i + 1) * 128, :]) for i in range(2)]
+    tiles = []
     for i in range(2):
+        tiles.append(load(a[i * 128 : (i + 1) * 128, :]))
         if b == None:
             nisa.activation(dst=tiles[i], op=nl.exp, data=tiles[i], scale=scale)
         with nl.no_reorder():
@@ -136,7 +137,71 @@ CASES: dict[str, Case] = {
     "deprecated-sizes": (
         "0.4", LATEST, kernel_with("n = nl.tile_size.psum_fmax"), kernel_with("n = nl.tile_size.psum_bank_fmax"),
     ),
-    "not-on-hardware": ("0.4", LATEST, kernel_with("nl.divide(a, a)"), kernel_with("nl.multiply(a, a)")),
+    "repeated-jit": ("0.2", LATEST, kernel_with("pass", decorator="@nki.jit\n@nki.jit"), kernel_with("pass")),
+    # what the parser of 0.2 and 0.3 rejects
+    "inner-function": ("0.2", "0.3", kernel_with("def f():\n    return 1"), kernel_with("inner(a)", top=INNER[9:])),
+    "list-comprehension": (
+        "0.2", "0.3", kernel_with("t = [a for i in range(2)]"),
+        kernel_with("t = []\nfor i in range(2):\n    t.append(a)"),
+    ),
+    "subscript-in-a-target": (
+        "0.2", "0.3", kernel_with("t = [1, 2]\nt[0], b = 3, 4"), kernel_with("c, b = 3, 4\nt = [c, b]"),
+    ),
+    "unproven-syntax": (
+        "0.4", PARSED, kernel_with("t = [1, 2]\nt[0], b = [i for i in range(2)]"), kernel_with("b, c = 3, 4"),
+    ),
+    # known issues of the release notes
+    "not-on-hardware": ("0.3", LATEST, kernel_with("nl.divide(a, a)"), kernel_with("nl.multiply(a, a)")),
+    "tensor-operator": (
+        "0.2", LATEST, kernel_with("t = nl.load(a)\nu = nl.exp(t) * 2.0"),
+        kernel_with("t = nl.load(a)\nn = a.shape[0] * 2"),
+    ),
+    "power-of-a-number": (
+        "0.3", PARSED, kernel_with("n = 2.0\nt = nl.power(nl.load(a), n)"), kernel_with("t = nl.power(nl.load(a), a)"),
+    ),
+    "broadcast-operand": (
+        "0.3", PARSED,
+        kernel_with("t = nl.ndarray((128, 512), nl.float32)\nu = nl.add(t, nl.max(t, axis=1, keepdims=True))"),
+        kernel_with("t = nl.ndarray((128, 1), nl.float32)\nu = nl.add(t, nl.max(t, axis=1, keepdims=True))"),
+    ),
+    "possible-broadcast": (
+        "0.3", PARSED, kernel_with("t = nl.load(a)\nu = nl.subtract(x=nl.exp(t), y=nl.max(t, axis=1, keepdims=True))"),
+        kernel_with("t = nl.load(a[:, 3:4])\nu = nl.subtract(x=nl.exp(t), y=nl.max(t, axis=1, keepdims=True))"),
+    ),
+    "store-from-psum": (
+        "0.3", "0.3", kernel_with("p = nl.ndarray((128, 4), nl.float32, buffer=nl.psum)\nnl.store(a, p)"),
+        kernel_with("p = nl.ndarray((128, 4), nl.float32, buffer=nl.sbuf)\nnl.store(a, p)"),
+    ),
+    "copy-between-memories": (
+        "0.3", PARSED, kernel_with("p = nl.ndarray((128, 4), nl.float32, buffer=nl.psum)\nt = nl.copy(p)"),
+        kernel_with("p = nl.ndarray((128, 4), nl.float32, buffer=nl.sbuf)\nt = nl.copy(p)"),
+    ),
+    "copy-of-integers": (
+        "0.3", PARSED, kernel_with(INDEX + "m = nl.copy(n)"), kernel_with(INDEX + "nisa.tensor_copy(dst=n, src=n)"),
+    ),
+    "vector-select-of-a-cast": (
+        "0.5", PARSED, kernel_with("b = a.reinterpret_cast(nl.int8).vector_select(0, a)"),
+        kernel_with("b = a.vector_select(0, a)"),
+    ),
+    "ignored-by-range-select": (
+        "0.2", "0.2", kernel_with("nisa.range_select(dst=a, on_false_value=0.0)"),
+        kernel_with("nisa.range_select(dst=a)"),
+    ),
+    "implied-by-local-gather": (
+        "0.6", "0.6", kernel_with("nisa.local_gather(a, a, a)"),
+        kernel_with("nisa.local_gather(a, a, a, num_elem_per_idx=1, num_valid_indices=4)"),
+    ),
+    "seed-is-a-number": (
+        "0.3", PARSED, kernel_with("nl.random_seed(42)"), kernel_with("nl.random_seed(nl.full((1, 1), 42, nl.int32))"),
+    ),
+    "nested-dynamic-range": (
+        "0.4", PARSED, kernel_with("for i in nl.dynamic_range(3):\n    for j in nl.dynamic_range(3):\n        pass"),
+        kernel_with("for i in range(3):\n    for j in nl.dynamic_range(3):\n        pass"),
+    ),
+    "index-of-dynamic-range": (
+        "0.3", "0.3", kernel_with("for i in nl.dynamic_range(3):\n    b = a[i * 4]"),
+        kernel_with("for i in nl.dynamic_range(3):\n    b = a[0]"),
+    ),
     # NKI 0.7
     "removed-device-loops": (
         "0.7", LATEST, kernel_with("for i in nl.dynamic_range(3):\n    pass"),
@@ -360,6 +425,13 @@ def test_where_a_kernel_is_valid(source: str, versions: tuple[str, ...]) -> None
 def test_every_rule_has_a_case() -> None:
     check_source("")
     assert set(RULES) == {*CASES, "no-convenience-functions"}
+
+
+def test_what_a_file_does_when_it_is_imported_is_checked_too() -> None:
+    (finding,) = check_source(kernel_with("pass", top="ROWS = nl.arange(128)[:, None]"))
+    assert (finding.rule, finding.line) == ("removed-in-0.2", 4)
+    alone = "def host():\n    return nl.arange(4)\nif __name__ == '__main__':\n    print(nl.arange(4))\n"
+    assert check_source(kernel_with("pass", top=alone)) == []
 
 
 def test_a_misspelt_name_gets_the_right_one() -> None:
