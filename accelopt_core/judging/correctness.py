@@ -23,11 +23,13 @@ from accelopt_core.evaluation import (
 from accelopt_core.judging.closeness import (
     Arithmetic,
     Place,
+    Storage,
     arithmetic_of,
     check_elements,
     check_output,
     needed,
     rows_within_float32,
+    storage_of,
 )
 from accelopt_core.judging.distributions import is_floating
 from accelopt_core.judging.plausibility import first_changed, one_value, same_bits
@@ -39,10 +41,11 @@ from accelopt_core.judging.verification import (
     ReferenceCache,
     UnusableOutputs,
     has_finite,
+    widened,
 )
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE, ShapePreset
-from accelopt_core.toolchain import ArgumentSpec, CandidateFault, Toolchain
+from accelopt_core.toolchain import ArgumentSpec, CandidateFault, TensorArgument, Toolchain
 
 AT_FULL_SHAPE = ("mixed", "scaled-rows")
 """Changed inputs before a candidate can become the best: the first, and the next where float32 overflows on some rows.
@@ -216,6 +219,10 @@ class _Execution:
     """As the kernel returned them."""
     outputs: list[np.ndarray]
     """What the reference's `transform_nki_outputs` makes of those; as many as `expected`."""
+    stored: tuple[Storage, ...]
+    """Of each output, what the types that it and the reference's are stored in make of it."""
+    stored_alike: tuple[Storage, ...]
+    """The same, were it stored as the reference's is."""
 
 
 @dataclass(frozen=True)
@@ -472,7 +479,12 @@ class Verifier:
             return Failed(Incorrect(CheckFailure(draw.seed, preset, 0, reason, distribution=draw.distribution)))
         if len(outputs) != len(expected):
             return Failed(CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}"))
-        return _Execution(draw, inputs, expected, raw, outputs)
+        arguments = {spec.dtype for spec in self.compiled.specs if isinstance(spec, TensorArgument)}
+        types = [(got.dtype.name, e.dtype.name) for got, e in zip(outputs, expected)]
+        stored = tuple(storage_of(got, theirs, arguments) for got, theirs in types)
+        alike = tuple(storage_of(theirs, theirs, arguments) for _, theirs in types)
+        expected, outputs = tuple(map(widened, expected)), list(map(widened, outputs))
+        return _Execution(draw, inputs, expected, raw, outputs, stored, alike)
 
     def _expected(self, draw: Draw, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """Raises BadReference where the reference's own inputs give an output without any finite value."""
@@ -504,8 +516,8 @@ class Verifier:
             plain = reference.in_float32(execution.inputs)
             rows = [rows_within_float32(each) for each in plain]
             asked = [
-                needed(self._arithmetic, *(_kept(within, each) for each in arrays))
-                for within, *arrays in zip(rows, plain, execution.expected, noise)
+                needed(self._arithmetic, *(_kept(within, each) for each in arrays), stored=stored)
+                for within, stored, *arrays in zip(rows, execution.stored_alike, plain, execution.expected, noise)
             ]
             elements = [np.zeros(0, np.float32) if each.elements is None else each.elements for each in asked]
             unknown = any(is_floating(each) and each.dtype.itemsize > 4 for each in plain)
@@ -529,6 +541,7 @@ class Verifier:
                 noise=None if noise is None else noise[number],
                 elements=None if plain is None else plain.elements[number],
                 bound=self.request.task.tolerance if draw.distribution == REFERENCE else None,
+                stored=execution.stored[number],
             )
             if failure is not None:
                 return _Off(distance, failure)
@@ -548,7 +561,7 @@ class Verifier:
         other = self.compiled.reference.inputs(seed + 1)
         if not same_bits(execution.raw, self._run(self._tensors(other))):
             return None
-        if same_bits(execution.expected, self.compiled.reference.expected(other)):
+        if same_bits(execution.expected, tuple(map(widened, self.compiled.reference.expected(other)))):
             return None
         return Implausible(
             f"the outputs for seeds {seed} and {seed + 1} are the same bits at {self.compiled.preset.name}, "
