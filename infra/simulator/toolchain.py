@@ -62,6 +62,7 @@ from nki_sim.executor import Unwritten, execute_counting, held_bytes
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.passes import MOST_ROWS, Passes, executed_rows, must_be_counted
+from nki_sim.precision import low_precision
 from nki_sim.program import Program
 from nki_sim.proofs import proof
 from nki_sim.proofs.equivalence import Original, Proofs, covered, prove
@@ -514,7 +515,7 @@ class SimulatorToolchain:
             vector_ops=measured.vector_ops,
             hbm_bytes=measured.io_bytes,
             resource_bound_us=measured.resource_bound_us,
-            low_precision=measured.low_precision,
+            low_precision=_low_precision(artifact.program),
             likely=Likely(
                 within.low_us, within.high_us, within.level if self.model.calibrated else 0.0, measured.rests_on
             ),
@@ -597,7 +598,11 @@ def traced_on_simulator(
     with suppress(CandidateFault):  # its time is the device's to tell
         rests_on = contested(simulator.timelines(artifact))
     flops, _, _ = profile.useful_work(program, [cost(template, simulator.model) for template in program.templates])
-    return Traced(flops, profile.low_precision(program), rests_on)
+    return Traced(flops, _low_precision(program), rests_on)
+
+
+def _low_precision(program: Program) -> tuple[str, ...]:
+    return tuple(f"{rounded.name} (line {rounded.line})" for rounded in low_precision(program))
 
 
 def _half_of_memory() -> int:
