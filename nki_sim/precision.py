@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import ml_dtypes
-import numpy as np
 
 from nki_sim import dtypes
 from nki_sim.dtypes import DType
@@ -101,7 +100,9 @@ _MOVED = {
 """Instructions whose results are values of these operands, or constants."""
 
 _CHOOSING = frozenset(("maximum", "minimum"))
-_COMPARING = frozenset(name for name in ops.ALU if name.startswith(("equal", "not_equal", "greater", "less", "logical_")))
+_COMPARING = frozenset(
+    name for name in ops.ALU if name.startswith(("equal", "not_equal", "greater", "less", "logical_"))
+)
 
 
 _SMALL = (0, 1)
@@ -242,11 +243,13 @@ class _Walk:
         for number, each in enumerate(self._cores):
             for buffer, contents in each.constants.items():
                 kind = each.allocations[buffer].dtype
-                values = _Values(kind, dtypes.bool_ if np.isin(np.asarray(contents, np.float64), _SMALL).all() else kind, None)
+                is_small = bool(((contents == 0) | (contents == 1)).all())
+                values = _Values(kind, dtypes.bool_ if is_small else kind, None)
                 self._places[self._names[number][buffer]] = [_Extent(0, _FAR, 0, _FAR, values)]
         for _ in range(_MOST_PASSES if again else 1):
             before = {name: tuple(extents) for name, extents in self._places.items()}
-            for self._program, self._name, steps in zip(self._cores, self._names, self._steps):
+            for number, steps in enumerate(self._steps):
+                self._program, self._name = self._cores[number], self._names[number]
                 self._rows(steps)
             if before == {name: tuple(extents) for name, extents in self._places.items()}:
                 break
@@ -268,7 +271,8 @@ class _Walk:
     def _row(self, step: _Step, operands: Sequence[Sequence[int]]) -> None:
         read: _Values | None = None
         for access in step.sources:
-            values = self._read(access, step, *operands[access.at])
+            number, offset = operands[access.at]
+            values = self._read(access, step, number, offset)
             if access.at in step.factors and not holds(dtypes.tfloat32, values.of):
                 self._found[Rounded("tfloat32", step.line)] = None
             if values.rounded is not None and not step.moves:
@@ -277,7 +281,8 @@ class _Walk:
         if step.is_sent and read is not None:
             read = self._sent = read if self._sent is None else read.joined(self._sent)
         for access, gone in step.results:
-            self._write(access, *operands[access.at], gone, self._result(access.dtype, step, read))
+            number, offset = operands[access.at]
+            self._write(access, number, offset, gone, self._result(access.dtype, step, read))
 
     def _result(self, dtype: DType, step: _Step, read: _Values | None) -> _Values:
         if step.is_small:

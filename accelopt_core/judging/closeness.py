@@ -58,6 +58,7 @@ _NARROW = {
 DEVICE_SLACK = 10
 """A device's tables for exp, rsqrt and the like are not published: there, this many times as much (2e-5 of a row)."""
 
+
 @dataclass(frozen=True)
 class Storage:
     """What storing results in types narrower than float32 may do to an element, beside what arithmetic does."""

@@ -178,6 +178,10 @@ class Verified:
     """Draws that the task's input kernel fails as well, one line each: left out."""
     furthest: Furthest | None = None
     """On the reference's own inputs, where the task has a suite's own rule."""
+    identical: int = 0
+    """Draws on which every bit was the input kernel's, where the task asks for that."""
+    types: tuple[str, ...] = ()
+    """Of the outputs, as the kernel returned them and NumPy calls them."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,10 @@ class Passed:
     """The worst of the outputs."""
     furthest: Furthest | None = None
     """As `Verified.furthest`, of this draw."""
+    types: tuple[str, ...] = ()
+    """As `Verified.types`."""
+    rounding: float = 0.0
+    """What the outputs' own types add to the bound on that: the most, as relative L2."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +209,7 @@ class Failed:
 
     evaluation: Evaluation
     excusable: bool = True
-    """By what the input kernel does; not a suite's own rule, which holds for whatever is handed in."""
+    """By what the input kernel does; not a suite's own rule, which holds for whatever is handed in, nor other bits."""
 
 
 CheckResult = Union[Passed, BeyondFloat32, Failed]
@@ -291,6 +299,8 @@ class Verifier:
     toolchain: Toolchain
     compiled: Compiled
     cache: ReferenceCache
+    twin: Any = None
+    """The input kernel's artifact, where outputs must equal its in every bit."""
 
     def count(self, artifact: Any, draws: Sequence[Draw]) -> None:
         """Run another artifact on the same inputs, where its time depends on that."""
@@ -306,7 +316,8 @@ class Verifier:
         """
         if twice:
             draws = (replace(draws[0], twice=True), *draws[1:])
-        worst = 0.0
+        worst = rounding = 0.0
+        types: tuple[str, ...] = ()
         furthest: list[Furthest] = []
         left_out: list[str] = []
         failed: list[tuple[Draw, Failed]] = []
@@ -324,7 +335,8 @@ class Verifier:
             elif isinstance(verdict, BeyondFloat32):
                 left_out.append(draw.distribution)
             elif own:
-                worst = max(worst, verdict.relative_l2)
+                worst, rounding = max(worst, verdict.relative_l2), max(rounding, verdict.rounding)
+                types = verdict.types
                 furthest += [verdict.furthest] if verdict.furthest is not None else []
         shared: tuple[str, ...] = ()
         if excuses is not None and failed:
@@ -332,7 +344,9 @@ class Verifier:
             if not any(draw.distribution == REFERENCE and draw not in unsaid for draw in draws):
                 raise Wrong(failed[0][1].evaluation)  # with nothing left that it was right on
             shared = self._shared(failed, excuses.input_kernel)
-        return Verified(worst, self._line(draws, worst, left_out, len(shared)), shared, _joined(furthest))
+        identical = len(draws) if self.twin is not None else 0
+        line = self._line(draws, worst, rounding, left_out, len(shared))
+        return Verified(worst, line, shared, _joined(furthest), identical, types)
 
     def _shared(
         self, failed: Sequence[tuple[Draw, Failed]], input_kernel: Callable[[], Verifier] | None
@@ -370,11 +384,12 @@ class Verifier:
         rows = tuple(np.isfinite(got).all(axis=-1, keepdims=True) for got in execution.outputs)
         return None if all(each.all() for each in rows) else rows
 
-    def _line(self, draws: Sequence[Draw], worst: float, left_out: Sequence[str], shared: int) -> str:
+    def _line(self, draws: Sequence[Draw], worst: float, rounding: float, left_out: Sequence[str], shared: int) -> str:
         preset = self.compiled.preset
         return (
             f"{preset.name} ({preset.describe()}): {count(draws)}, "
             f"worst relative L2 {worst:.2g} <= {self.request.task.tolerance:.2g}"
+            + (f" + {rounding:.2g} by its type" if rounding else "")
             + (f"; rows beyond float32, left out: {', '.join(dict.fromkeys(left_out))}" if left_out else "")
             + (f"; left out, since the input kernel fails them too: {shared} draws" if shared else "")
         )
@@ -470,6 +485,14 @@ class Verifier:
         if draw.twice and (other := first_changed(raw, self._run(self._tensors(inputs)))) is not None:
             reason = "two executions on the same inputs give different bits"
             return Failed(Incorrect(CheckFailure(draw.seed, self.compiled.preset.name, other, reason)))
+        types = tuple(each.dtype.name for each in raw)
+        if self.request.output_types not in (None, types):
+            wanted = ", ".join(self.request.output_types or ())
+            reason = f"it returns {', '.join(types)}, and the input kernel {wanted}: keep the outputs' types"
+            failure = CheckFailure(draw.seed, self.compiled.preset.name, 0, reason, distribution=draw.distribution)
+            return Failed(Incorrect(failure), excusable=False)
+        if self.twin is not None and (failed := self._unlike_its_twin(draw, inputs, raw)) is not None:
+            return failed
         expected = self._expected(draw, inputs)
         try:
             outputs = reference.outputs(raw, expected)
@@ -485,6 +508,17 @@ class Verifier:
         alike = tuple(storage_of(theirs, theirs, arguments) for _, theirs in types)
         expected, outputs = tuple(map(widened, expected)), list(map(widened, outputs))
         return _Execution(draw, inputs, expected, raw, outputs, stored, alike)
+
+    def _unlike_its_twin(self, draw: Draw, inputs: list[Any], raw: list[np.ndarray]) -> Failed | None:
+        """Where a bit of the outputs is not the input kernel's."""
+        limit_s = self.request.limits.run_timeout_s
+        theirs = self.toolchain.run(self.twin, self._tensors(inputs), limit_s)
+        other = first_changed(raw, theirs) if len(raw) == len(theirs) else 0
+        if other is None:
+            return None
+        reason = "not bit-identical to the input kernel, as --exact asks: keep the order of its steps"
+        failure = CheckFailure(draw.seed, self.compiled.preset.name, other, reason, distribution=draw.distribution)
+        return Failed(Incorrect(failure), excusable=False)
 
     def _expected(self, draw: Draw, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """Raises BadReference where the reference's own inputs give an output without any finite value."""
@@ -546,7 +580,8 @@ class Verifier:
             if failure is not None:
                 return _Off(distance, failure)
             worst = max(worst, distance)
-        return Passed(worst)
+        types = tuple(each.dtype.name for each in execution.raw)
+        return Passed(worst, types=types, rounding=max((each.relative for each in execution.stored), default=0.0))
 
     def _made_up(self, execution: _Execution, output: int) -> Implausible | None:
         """One value everywhere, or for other inputs the same bits where the reference says something else.
