@@ -11,7 +11,7 @@ Where a place is not known exactly, more counts as rounded, never less.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from nki_sim import dtypes
 from nki_sim.dtypes import DType
 from nki_sim.isa import ops
 from nki_sim.memory import MemoryRegion
-from nki_sim.program import Operand, Program, Template
+from nki_sim.program import Loop, Operand, Program, Template
 
 
 class Rounded(NamedTuple):
@@ -59,7 +59,7 @@ def _range_of(dtype: DType) -> tuple[int, int, int]:
         return bits, 0, bits
     if dtype == "tfloat32":
         return 11, -126 - 10, 128
-    limits = ml_dtypes.finfo(dtype.numpy)
+    limits = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
     return int(limits.nmant) + 1, int(limits.minexp) - int(limits.nmant), int(limits.maxexp)
 
 
@@ -165,7 +165,7 @@ def _step(template: Template) -> _Step | None:
     attrs = template.attrs
     names = [getattr(attrs, each, None) for each in ("op", "op0", "op1", "reduce_op")]
     operators = [getattr(name, "name", name) for name in names if name is not None]
-    roles = _MOVED.get(template.opcode)
+    roles: tuple[str, ...] | None = _MOVED.get(template.opcode)
     if template.opcode == "nc_matmul" and attrs.is_transpose:
         roles = ("moving",)
     if template.opcode in ("tensor_tensor", "tensor_reduce") and _CHOOSING.issuperset(operators):
@@ -219,6 +219,7 @@ _FAR = 1 << 60
 _MOST_EXTENTS = 64
 """Of one buffer; more are joined into one."""
 _MOST_PASSES = 8
+"""Of a loop, and of all cores, until nothing new is known of any buffer."""
 
 
 class _Walk:
@@ -236,23 +237,18 @@ class _Walk:
         self._steps = [[_step(template) for template in each.templates] for each in cores]
         self._names = [_names(number, each, len(cores) > 1) for number, each in enumerate(cores)]
         self._program, self._name = cores[0], self._names[0]
+        self._starts: list[int] = []
+        self._data: list[list[int]] = []
 
     def found(self) -> Iterator[Rounded]:
         """Every use of a rounded result; to be an output of another type is one."""
-        again = len(self._cores) > 1 or any(each.loops for each in self._cores)
         for number, each in enumerate(self._cores):
             for buffer, contents in each.constants.items():
                 kind = each.allocations[buffer].dtype
                 is_small = bool(((contents == 0) | (contents == 1)).all())
                 values = _Values(kind, dtypes.bool_ if is_small else kind, None)
                 self._places[self._names[number][buffer]] = [_Extent(0, _FAR, 0, _FAR, values)]
-        for _ in range(_MOST_PASSES if again else 1):
-            before = {name: tuple(extents) for name, extents in self._places.items()}
-            for number, steps in enumerate(self._steps):
-                self._program, self._name = self._cores[number], self._names[number]
-                self._rows(steps)
-            if before == {name: tuple(extents) for name, extents in self._places.items()}:
-                break
+        self._until_settled(self._all_rows, once=len(self._cores) == 1)
         for each, names in zip(self._cores, self._names):
             for ref in each.outputs:
                 for extent in self._places.get(names[ref.allocation], ()):
@@ -260,13 +256,44 @@ class _Walk:
                         self._found[extent.values.rounded] = None
         yield from self._found
 
-    def _rows(self, steps: Sequence[_Step | None]) -> None:
-        program = self._program
-        starts, data = program.operand_starts.tolist(), program.operand_data.tolist()
-        for row, template in enumerate(program.template_ids.tolist()):
+    def _all_rows(self) -> None:
+        for number, program in enumerate(self._cores):
+            self._program, self._name = program, self._names[number]
+            self._starts, self._data = program.operand_starts.tolist(), program.operand_data.tolist()
+            self._block(self._steps[number], 0, len(program), program.loops)
+
+    def _until_settled(self, once_more: Callable[[], None], once: bool = False) -> None:
+        for _ in range(1 if once else _MOST_PASSES):
+            before = self._kept()
+            once_more()
+            if before == self._places:
+                break
+
+    def _kept(self) -> dict[tuple[int, int], list[_Extent]]:
+        return {name: list(extents) for name, extents in self._places.items()}
+
+    def _block(self, steps: Sequence[_Step | None], start: int, end: int, loops: Sequence[Loop]) -> None:
+        """Rows [start, end) with these loops among them, outer ones first."""
+        at = start
+        while loops:
+            loop = loops[0]
+            inner = [each for each in loops[1:] if each.start >= loop.start and each.end <= loop.end]
+            loops = [each for each in loops[1:] if each not in inner]
+            self._rows(steps, at, loop.start)
+            before = self._kept()
+            self._until_settled(lambda: self._block(steps, loop.start, loop.end, inner))  # noqa: B023
+            if not loop.trips:  # it may not run at all
+                for name, extents in before.items():
+                    self._places.setdefault(name, []).extend(extents)
+            at = loop.end
+        self._rows(steps, at, end)
+
+    def _rows(self, steps: Sequence[_Step | None], start: int, end: int) -> None:
+        starts = self._starts
+        for row, template in enumerate(self._program.template_ids[start:end].tolist(), start):
             step = steps[template]
             if step is not None:
-                self._row(step, data[starts[row] : starts[row + 1]])
+                self._row(step, self._data[starts[row] : starts[row + 1]])
 
     def _row(self, step: _Step, operands: Sequence[Sequence[int]]) -> None:
         read: _Values | None = None

@@ -503,9 +503,9 @@ class Verifier:
         if len(outputs) != len(expected):
             return Failed(CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}"))
         arguments = {spec.dtype for spec in self.compiled.specs if isinstance(spec, TensorArgument)}
-        types = [(got.dtype.name, e.dtype.name) for got, e in zip(outputs, expected)]
-        stored = tuple(storage_of(got, theirs, arguments) for got, theirs in types)
-        alike = tuple(storage_of(theirs, theirs, arguments) for _, theirs in types)
+        both = [(got.dtype.name, e.dtype.name) for got, e in zip(outputs, expected)]
+        stored = tuple(storage_of(got, theirs, arguments) for got, theirs in both)
+        alike = tuple(storage_of(theirs, theirs, arguments) for _, theirs in both)
         expected, outputs = tuple(map(widened, expected)), list(map(widened, outputs))
         return _Execution(draw, inputs, expected, raw, outputs, stored, alike)
 
@@ -549,9 +549,10 @@ class Verifier:
         def compute() -> tuple[np.ndarray, ...]:
             plain = reference.in_float32(execution.inputs)
             rows = [rows_within_float32(each) for each in plain]
+            each_output = zip(rows, plain, execution.expected, noise, execution.stored_alike)
             asked = [
-                needed(self._arithmetic, *(_kept(within, each) for each in arrays), stored=stored)
-                for within, stored, *arrays in zip(rows, execution.stored_alike, plain, execution.expected, noise)
+                needed(self._arithmetic, _kept(within, got), _kept(within, want), _kept(within, off), alike)
+                for within, got, want, off, alike in each_output
             ]
             elements = [np.zeros(0, np.float32) if each.elements is None else each.elements for each in asked]
             unknown = any(is_floating(each) and each.dtype.itemsize > 4 for each in plain)

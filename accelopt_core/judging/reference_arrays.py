@@ -43,10 +43,10 @@ class _Float64Array(_ReferenceArray):
 class _Float32Array(_ReferenceArray):
     """An array whose arithmetic is of float32, whatever float64 it meets."""
 
-    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
-        if "out" in keywords:
-            keywords["out"] = tuple(_plain(out) for out in keywords["out"])
-        found = getattr(function, method)(*(_in_float32(each) for each in inputs), **keywords)
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if "out" in kwargs:
+            kwargs["out"] = tuple(_plain(out) for out in kwargs["out"])
+        found = getattr(ufunc, method)(*(_in_float32(each) for each in inputs), **kwargs)
         if isinstance(found, tuple):
             return tuple(_as_float32_array(each) for each in found)
         return _as_float32_array(found)
