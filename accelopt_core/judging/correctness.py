@@ -67,6 +67,12 @@ _UNKNOWN = (
 )
 
 
+_ROUNDED_INTEGERS = (
+    "integers beyond 2^24 became float32, which does not hold all of them: split them in two, or keep them on GpSimd, "
+    "which computes with 32-bit integers exactly"
+)
+
+
 class Wrong(Exception):
     """The candidate failed a check: carries what is wrong with it up to the judge."""
 
@@ -196,6 +202,8 @@ class Passed:
     """As `Verified.types`."""
     rounding: float = 0.0
     """What the outputs' own types add to the bound on that: the most, as relative L2."""
+    rounded_integers: bool = False
+    """As `Toolchain.rounded_integers`."""
 
 
 @dataclass(frozen=True)
@@ -318,6 +326,7 @@ class Verifier:
             draws = (replace(draws[0], twice=True), *draws[1:])
         worst = rounding = 0.0
         types: tuple[str, ...] = ()
+        rounded_integers = False
         furthest: list[Furthest] = []
         left_out: list[str] = []
         failed: list[tuple[Draw, Failed]] = []
@@ -336,7 +345,7 @@ class Verifier:
                 left_out.append(draw.distribution)
             elif own:
                 worst, rounding = max(worst, verdict.relative_l2), max(rounding, verdict.rounding)
-                types = verdict.types
+                types, rounded_integers = verdict.types, rounded_integers or verdict.rounded_integers
                 furthest += [verdict.furthest] if verdict.furthest is not None else []
         shared: tuple[str, ...] = ()
         if excuses is not None and failed:
@@ -346,6 +355,7 @@ class Verifier:
             shared = self._shared(failed, excuses.input_kernel)
         identical = len(draws) if self.twin is not None else 0
         line = self._line(draws, worst, rounding, left_out, len(shared))
+        line += f"; {_ROUNDED_INTEGERS}" if rounded_integers else ""
         return Verified(worst, line, shared, _joined(furthest), identical, types)
 
     def _shared(
@@ -446,6 +456,8 @@ class Verifier:
         failure = off.failure
         if plain is not None and plain.unknown:
             failure = replace(failure, reason=f"{failure.reason}, but {_UNKNOWN}")
+        if self.toolchain.rounded_integers(self.compiled.artifact):
+            failure = replace(failure, reason=f"{failure.reason}, and {_ROUNDED_INTEGERS}")
         return Failed((self._made_up(execution, failure.output) if own else None) or Incorrect(failure))
 
     @property
@@ -582,7 +594,9 @@ class Verifier:
                 return _Off(distance, failure)
             worst = max(worst, distance)
         types = tuple(each.dtype.name for each in execution.raw)
-        return Passed(worst, types=types, rounding=max((each.relative for each in execution.stored), default=0.0))
+        rounding = max((each.relative for each in execution.stored), default=0.0)
+        rounded_integers = self.toolchain.rounded_integers(self.compiled.artifact)
+        return Passed(worst, types=types, rounding=rounding, rounded_integers=rounded_integers)
 
     def _made_up(self, execution: _Execution, output: int) -> Implausible | None:
         """One value everywhere, or for other inputs the same bits where the reference says something else.

@@ -262,6 +262,9 @@ class NeuronToolchain:
         """Two NEFFs of one program need not be the same bytes."""
         return ""
 
+    def rounded_integers(self, artifact: Neff) -> bool:
+        return False
+
     def counts(self, artifact: Neff) -> bool:
         """The device takes the time that it takes."""
         return False

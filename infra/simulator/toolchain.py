@@ -59,6 +59,7 @@ from nki_sim.contested import contested
 from nki_sim.cost import cost
 from nki_sim.errors import NkiError, NkiValidationError, ProgramFormatError, TooLong
 from nki_sim.executor import Unwritten, execute_counting, held_bytes
+from nki_sim.isa.numerics import take_rounded_integers
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.passes import MOST_ROWS, Passes, executed_rows, must_be_counted
@@ -123,10 +124,13 @@ class Simulated:
         self.passes: Passes | None = None
         """None until it was executed, and where nothing has to be counted."""
         self.counts = must_be_counted(program)
+        self.rounded_integers = False
+        """By the last execution."""
 
     def run(self, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         """Outputs. Raises NkiError for what the instructions do not allow, and where they are a matter of chance."""
         limit_s = min(timeout_s, DECIDED_RUN_S) if self.counts else timeout_s
+        take_rounded_integers()
         outputs, passes = execute_counting(self.program, tensors, limit_s=limit_s)
         if self.program.peers:
             others, _ = execute_counting(self.program, tensors, last_core_first=True, limit_s=limit_s)
@@ -144,6 +148,7 @@ class Simulated:
                     f"output {number} depends on memory that nothing wrote: on the device that holds anything; write "
                     "all of a tile before it is read, masks and counters too"
                 )
+        self.rounded_integers = take_rounded_integers()
         if self.counts:
             most = passes if self.passes is None else self.passes.most(passes)
             if most != self.passes:
@@ -478,6 +483,9 @@ class SimulatorToolchain:
 
     def program_digest(self, artifact: Simulated) -> str:
         return canonical.digest(artifact.program)
+
+    def rounded_integers(self, artifact: Simulated) -> bool:
+        return artifact.rounded_integers
 
     def counts(self, artifact: Simulated) -> bool:
         return artifact.counts

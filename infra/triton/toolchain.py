@@ -238,6 +238,9 @@ class TritonToolchain:
         """Of the launches, their options and the kernels' IR: all that Triton makes machine code of."""
         return artifact.digest
 
+    def rounded_integers(self, artifact: TritonArtifact) -> bool:
+        return False
+
     def counts(self, artifact: TritonArtifact) -> bool:
         return False
 

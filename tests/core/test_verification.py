@@ -270,6 +270,9 @@ class _Float32s:
     parallel_runs = 1
     simulated = True
 
+    def rounded_integers(self, artifact: float) -> bool:
+        return False
+
     def counts(self, artifact: float) -> bool:
         return False
 
