@@ -363,7 +363,7 @@ def _measured(
     if narrow and task.precision is PrecisionPolicy.FLOAT32_FAITHFUL:
         reason = (
             f"the task is float32-faithful, but results are rounded to {', '.join(narrow)} and used: compute in "
-            'float32, or let the reference declare PRECISION = "bf16-allowed" (docs/tasks.md)'
+            'float32, or let the reference declare PRECISION = "bf16-allowed" and TOLERANCE = 5e-3 (docs/tasks.md)'
         )
         return Incorrect(CheckFailure(seed=task.seeds[0], preset=task.full.name, output=0, reason=reason))
     cores = toolchain.cores(compiled.artifact)
