@@ -149,7 +149,8 @@ def test_when_nothing_was_faster_it_says_so_and_shows_no_diff(tmp_path: Path) ->
     assert "nothing faster was found" in text and "@@" not in text
     exact = {"verification": {"exact": True}}
     (folder.path / "config.json").write_text(json.dumps(exact), encoding="utf-8")
-    assert "nothing faster is bit-identical" in text_of(lambda console: print_report(console, summary_of(folder)))
+    text = text_of(lambda console: print_report(console, summary_of(folder)), width=120)
+    assert "nothing faster is bit-identical" in text
     assert write_diff(summary_of(folder)) is None
 
 
