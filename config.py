@@ -394,6 +394,10 @@ class VerificationSettings(Group):
         "Arithmetic a kernel may use. Without it: the task's.",
         legal=Legal(choices=tuple(policy.value for policy in PrecisionPolicy)),
     )
+    exact: bool = setting(
+        False,
+        "Outputs equal the input kernel's in every bit, on every draw: no step of the arithmetic in another order.",
+    )
     warmup: int = setting(2, "Executions before timing.", legal=_WHOLE)
     iterations: int = setting(10, "Timed executions.", legal=_COUNT)
     max_spread: float = setting(0.01, "Time again while (max - min) / min is above this ...", legal=_POSITIVE)

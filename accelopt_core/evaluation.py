@@ -387,6 +387,12 @@ class Measured:
     contested: tuple[str, ...] = ()
     """Facts of the machine, in words, that its time rests on and that are contested: the vendor's documentation
     contradicts itself, or a compiler crashed on it. Of a latency that a device took, by simulation."""
+    identical_draws: int = 0
+    """On how many draws every bit of its outputs was the input kernel's; 0 where the task does not ask for that."""
+    output_types: tuple[str, ...] = ()
+    """Of its outputs, as NumPy calls them; empty where nothing was executed, and of evaluations of older versions."""
+    arithmetic: str = ""
+    """`bfloat16 in, float32 arithmetic, bfloat16 out`; empty where all that is float32."""
     kind: Literal["measured"] = "measured"
 
     def __post_init__(self) -> None:
@@ -406,7 +412,9 @@ class Measured:
     @property
     def rests_on(self) -> str:
         """What the verdict `right` rests on: `tested; proved equal to the input kernel up to reassociation`."""
-        return "; ".join(["tested", *(_PROVED[proof.property, proof.finding] for proof in self.proofs)])
+        exact = f"bit-identical to the input kernel on {self.identical_draws} draws" if self.identical_draws else ""
+        proved = [_PROVED.get((proof.property, proof.finding), "") for proof in self.proofs]
+        return "; ".join(filter(None, ["tested", self.arithmetic, exact, *proved]))
 
     @property
     def is_proved_equal(self) -> bool:
@@ -455,7 +463,6 @@ _PROVED = {
     (Property.COVERAGE, Finding.NOT_PROVABLE): "whether every output element is written is not provable",
     (Property.ERROR_BOUND, Finding.HELD): "narrow types bounded within the tolerance",
     (Property.ERROR_BOUND, Finding.REFUTED): "narrow types NOT within the tolerance",
-    (Property.ERROR_BOUND, Finding.NOT_PROVABLE): "narrow types not provably within the tolerance",
     (Property.EQUIVALENCE, Finding.HELD): "proved equal to the input kernel up to reassociation",
     (Property.EQUIVALENCE, Finding.REFUTED): "NOT the input kernel's formula",
     (Property.EQUIVALENCE, Finding.NOT_PROVABLE): "equality with the input kernel is not provable",

@@ -65,6 +65,8 @@ class EvaluationRequest:
     cores: int | None = None
     """How many of them (`Language.core`) the task's input runs on at once; a kernel for another number is refused,
     since their times say nothing of each other. None: that is not known yet."""
+    output_types: tuple[str, ...] | None = None
+    """Of the task's input kernel: a kernel that returns others is refused. None: that is not known yet."""
     known: tuple[KnownProgram, ...] = ()
     """A candidate that is compiled to one of these programs is a Duplicate of it."""
     by_tool: bool = False

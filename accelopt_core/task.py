@@ -150,6 +150,8 @@ class Task:
     language: str = DEFAULT_LANGUAGE
     """That its kernels are written in: `Language.key`."""
     within: Within | None = None
+    exact: bool = False
+    """A proposed kernel's outputs equal the input kernel's in every bit, whatever is drawn."""
 
     def __post_init__(self) -> None:
         if not self.presets:
@@ -186,5 +188,7 @@ class Task:
             del data["language"]
         if self.within is None:  # likewise
             del data["within"]
+        if not self.exact:  # likewise
+            del data["exact"]
         text = json.dumps(data, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

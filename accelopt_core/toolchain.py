@@ -288,6 +288,11 @@ class Toolchain(Protocol):
         its own outputs are verified."""
         ...
 
+    def rounded_integers(self, artifact: Any) -> bool:
+        """Did the last execution of it in this process convert an integer beyond 2^24 to float32, which does not hold
+        all of those? False where that cannot be seen."""
+        ...
+
     def counts(self, artifact: Any) -> bool:
         """Does its time depend on what runs of it do, so that they must not go on in processes of their own?
 

@@ -1,10 +1,14 @@
 """Judges honest kernels again and again with fresh seeds: what is refused is refused by bad luck.
 
     python benchmarks/honest_kernels.py [--runs SUITE-ID] [--checkpoints FOLDER] [--times 30] [--tasks NAME,...]
+    python benchmarks/honest_kernels.py --narrow [--times 30] [--tasks NAME,...]
+    python benchmarks/honest_kernels.py --cases FOLDER,... [--times 30]
 
 The shipped kernels and, with --runs, the winners of a suite (`orchestrator.py --suite nkibench`), as candidates at the
 smallest shape: every input distribution, two seeds, all of them new each time. Proofs are counted by what they said.
-Forty minutes on one core. `pytest -m slow tests/mutations` does the same for other honest forms, bfloat16 among them.
+With --narrow in their place copies of the shipped ones whose arguments and results are bfloat16, and two that give
+float8; with --cases folders that hold a kernel.py and its reference.py. Forty minutes on one core. `pytest -m slow
+tests/mutations` does the same for other honest forms, and for bfloat16 within a kernel that allows it.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import argparse
 import secrets
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +27,14 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured, explain
 from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.ports import EvaluationRequest
+from accelopt_core.task import Task
 from infra.runs.suite import latest_suite
 from infra.simulator.toolchain import SimulatorToolchain
-from infra.tasks.seed_index import Seed, load_seed, seed_index
+from infra.tasks.kernel_file import surroundings_of
+from infra.tasks.seed_index import load_seed, seed_index, task_from_files
+from tests.mutations.narrow import BFLOAT16_WITHIN, giving_float8, in_bfloat16, in_bfloat16_within
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED, SECRET = 1, 1
@@ -38,32 +47,55 @@ def main() -> int:
     parser.add_argument("--checkpoints", type=Path, default=ROOT / "checkpoints", help="where those runs are")
     parser.add_argument("--times", type=int, default=30)
     parser.add_argument("--tasks", metavar="NAME,...", help="only these")
+    parser.add_argument("--narrow", action="store_true", help="copies in bfloat16, and two that give float8")
+    parser.add_argument("--cases", metavar="FOLDER,...", help="a kernel.py and its reference.py each")
     options = parser.parse_args()
     names = options.tasks.split(",") if options.tasks else [seed.name for seed in seed_index()]
-    suite = latest_suite(options.checkpoints, names) if options.runs == "latest" else options.runs
     refused = judged = 0
-    for name in names:
-        seed = load_seed(name)
-        kernels = {"input": Candidate("input", seed.kernel_source)}
-        if suite is not None:
-            winner = (options.checkpoints / f"{suite}.{name}" / "best_kernel.py").read_text(encoding="utf-8")
-            kernels["winner"] = Candidate("winner", winner, "input")
-        for which, candidate in kernels.items():
-            reasons, proofs = judgements(seed, candidate, options.times)
-            judged += options.times
-            refused += len(reasons)
-            said = ", ".join(f"{what}: {count}" for what, count in sorted(proofs.items()))
-            print(f"{name:24}{which:8}{len(reasons):3} of {options.times} refused; {said}", flush=True)
-            for reason in dict.fromkeys(reasons):
-                print(f"    {reason}", flush=True)
+    for name, which, task, candidate, original in kernels(options, names):
+        reasons, proofs = judgements(task, candidate, original, options.times)
+        judged += options.times
+        refused += len(reasons)
+        said = ", ".join(f"{what}: {count}" for what, count in sorted(proofs.items()))
+        print(f"{name:24}{which:16}{len(reasons):3} of {options.times} refused; {said}", flush=True)
+        for reason in dict.fromkeys(reasons):
+            print(f"    {reason}", flush=True)
     print(f"{refused} of {judged} judgements refused an honest kernel")
     return int(refused > 0)
 
 
-def judgements(seed: Seed, candidate: Candidate, times: int) -> tuple[list[str], Counter[str]]:
+def kernels(
+    options: argparse.Namespace, names: Sequence[str]
+) -> Iterator[tuple[str, str, Task, Candidate, Candidate | None]]:
+    """A name, which of its kernels, its task, the kernel, and what that was made from."""
+    if options.cases:
+        for folder in map(Path, options.cases.split(",")):
+            source = (folder / "kernel.py").read_text(encoding="utf-8")
+            task = task_from_files(folder / "reference.py", name=folder.name)
+            around = surroundings_of(folder / "kernel.py", source, None, NKI)
+            yield folder.name, "input", replace(task, around=around), Candidate("input", source), None
+        return
+    if options.narrow:
+        forms = (("bfloat16", in_bfloat16, names), ("bfloat16 tiles", in_bfloat16_within, BFLOAT16_WITHIN))
+        for which, make, among in (*forms, ("to float8", giving_float8, ("silu", "bmm_softmax"))):
+            for name in (name for name in among if name in names):
+                task, source = make(name)
+                yield name, which, task, Candidate("input", source), None
+        return
+    suite = latest_suite(options.checkpoints, names) if options.runs == "latest" else options.runs
+    for name in names:
+        seed = load_seed(name)
+        original = Candidate("input", seed.kernel_source)
+        yield name, "input", seed.task(), original, None
+        if suite is not None:
+            winner = (options.checkpoints / f"{suite}.{name}" / "best_kernel.py").read_text(encoding="utf-8")
+            yield name, "winner", seed.task(), Candidate("winner", winner, "input"), original
+
+
+def judgements(
+    task: Task, candidate: Candidate, original: Candidate | None, times: int
+) -> tuple[list[str], Counter[str]]:
     """Why it was refused, each time that it was; and what was proved, each time that it was not."""
-    task = seed.task()
-    original = Candidate("input", seed.kernel_source) if candidate.parent_id is not None else None
     reasons: list[str] = []
     proofs: Counter[str] = Counter()
     toolchain = SimulatorToolchain("trn2")

@@ -20,6 +20,7 @@ On the reference's own inputs the task's published bound holds besides, over the
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,44 @@ _NARROW = {
 
 DEVICE_SLACK = 10
 """A device's tables for exp, rsqrt and the like are not published: there, this many times as much (2e-5 of a row)."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What storing results in types narrower than float32 may do to an element, beside what arithmetic does."""
+
+    relative: float = 0.0
+    """Of the element's value."""
+    absolute: float = 0.0
+    """Where it is denormal in such a type."""
+
+    def __add__(self, other: Storage) -> Storage:
+        return Storage(self.relative + other.relative, self.absolute + other.absolute)
+
+
+WIDE = Storage()
+"""Float32's own rounding is in the noise."""
+STORAGE = {
+    "bfloat16": Storage(2.0**-8, 2.0**-134),
+    "float16": Storage(2.0**-11, 2.0**-25),
+    "float8_e4m3": Storage(2.0**-4, 2.0**-10),
+    "float8_e4m3fn": Storage(2.0**-4, 2.0**-10),
+    "float8_e5m2": Storage(2.0**-3, 2.0**-17),
+}
+"""By NumPy's name: unit roundoff, and half of the smallest number (`ml_dtypes.finfo`)."""
+
+
+def storage_of(got: str, expected: str, arguments: Collection[str]) -> Storage:
+    """How far apart one exact value lies once the kernel stored it as `got` and the reference as `expected`.
+
+    The kernel may store what the reference stores, or a type no narrower than its narrowest argument (`arguments`: the
+    dtypes of all): any other rounding counts as an error. Types are named as NumPy does.
+    """
+    theirs = STORAGE.get(expected, WIDE)
+    narrowest = max((STORAGE.get(name, WIDE).relative for name in arguments), default=0.0)
+    mine = STORAGE.get(got, WIDE)
+    return theirs + (mine if mine.relative <= max(theirs.relative, narrowest) else WIDE)
+
 
 FEW = 1e-4
 """Fraction of the elements whose noise may be underrated: where both it and the value happen to vanish."""
@@ -108,9 +147,11 @@ class Needed:
     them wrong."""
 
 
-def needed(arithmetic: Arithmetic, plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> Needed:
-    """How far the limits must follow `plain`, the reference run in float32."""
-    sums = _Sums(plain, expected, noise, arithmetic)
+def needed(
+    arithmetic: Arithmetic, plain: np.ndarray, expected: np.ndarray, noise: np.ndarray, stored: Storage = WIDE
+) -> Needed:
+    """How far the limits must follow `plain`, the reference run in float32; `stored`: of the narrow type of both."""
+    sums = _Sums(plain, expected, noise, arithmetic, stored=stored)
     times = max(1.0, *(PLAIN_SLACK * float(lines.over(arithmetic.slack).max(initial=0)) for lines in sums.lines))
     return Needed(times, None if sums.suspects <= FEW * plain.size else _off_elsewhere(plain, expected, noise))
 
@@ -197,17 +238,19 @@ def check_output(
     noise: np.ndarray | None = None,
     elements: np.ndarray | None = None,
     bound: float | None = None,
+    stored: Storage = WIDE,
 ) -> tuple[float, CheckFailure | None]:
     """(relative L2, the failure if there is one).
 
     Without `noise` the least that it can be is taken, one rounding of the result, and single elements are held to their
     row: what passes so also passes with it, but for values that are small in their row. `elements`: as
-    `Needed.elements`, beside `noise`. `bound`: relative L2 of the whole output that holds besides.
+    `Needed.elements`, beside `noise`. `bound`: relative L2 of the whole output that holds besides. `stored`: what may
+    be off beside all that, since the kernel or the reference stores it in a narrow type.
     """
     where: dict[str, Any] = vars(place)
     if got.shape != expected.shape:
         return float("inf"), CheckFailure(reason=f"shape {list(got.shape)} instead of {list(expected.shape)}", **where)
-    sums = _Sums(got, expected, noise, arithmetic, elements)
+    sums = _Sums(got, expected, noise, arithmetic, elements, stored)
     if sums.strange is not None:
         value = float(got.reshape(-1)[sums.strange])
         reason = (
@@ -219,7 +262,9 @@ def check_output(
         return float("inf"), _failure(got, expected, sums.strange, reason, where)
     distance = _ratio(sums.rows.error, sums.rows.norm)
     rows, columns, slack = sums.rows, sums.columns, arithmetic.slack
-    whole = _Lines(np.stack([rows.error, rows.norm, rows.noise]).sum(axis=1, keepdims=True), got.size)
+    whole = _Lines(np.stack([rows.error, rows.norm, rows.noise]).sum(axis=1, keepdims=True), got.size, stored)
+    if bound is not None and whole.norm[0] > 0:
+        bound += float(whole.rounding[0] / np.sqrt(whole.norm[0]))
     limit = whole.at(0, slack)[1] if bound is None else min(whole.at(0, slack)[1], bound)
     if (bound is not None and distance > bound) or whole.off(slack) is not None:
         return distance, _failure(got, expected, sums.worst(), "outputs differ", where, distance, limit)
@@ -295,6 +340,12 @@ class _Lines:
     """[3, lines] in float64: of the errors, the reference, and the noise."""
     length: int
     """Elements in one line."""
+    stored: Storage = WIDE
+
+    @property
+    def rounding(self) -> np.ndarray:
+        """The most that `stored` makes of each, root of the sum of squares."""
+        return self.stored.relative * np.sqrt(self.norm) + self.stored.absolute * np.sqrt(self.length)
 
     @property
     def error(self) -> np.ndarray:
@@ -318,14 +369,17 @@ class _Lines:
         """Error over limit of each; of too short ones nothing."""
         if not self.length or (self.length < _SHORT and len(self.error) > 1):
             return np.zeros(0)
-        return np.sqrt(self.error) / (slack * np.sqrt(self.noise) + FLOOR * np.sqrt(self.length))
+        limit = slack * np.sqrt(self.noise) + self.rounding + FLOOR * np.sqrt(self.length)
+        over: np.ndarray = np.sqrt(self.error) / limit
+        return over
 
     def at(self, line: int, slack: float) -> tuple[float, float]:
         """(distance, limit) of one as relative L2, for people; infinite where the reference is 0."""
         norm = self.norm[line]
         if not norm > 0:
             return float("inf"), float("inf")
-        return float(np.sqrt(self.error[line] / norm)), slack * float(np.sqrt(self.noise[line] / norm))
+        limit = slack * np.sqrt(self.noise[line]) + self.rounding[line]
+        return float(np.sqrt(self.error[line] / norm)), float(limit / np.sqrt(norm))
 
 
 class _Sums:
@@ -338,8 +392,10 @@ class _Sums:
         noise: np.ndarray | None,
         arithmetic: Arithmetic,
         elements: np.ndarray | None = None,
+        stored: Storage = WIDE,
     ) -> None:
         self._arithmetic = arithmetic
+        self._stored = stored
         self.width = max(1, expected.shape[-1]) if expected.ndim else 1
         self.height = expected.shape[-2] if expected.ndim > 1 else 1
         self._got, self._expected = got.reshape(-1, self.width), expected.reshape(-1, self.width)
@@ -347,9 +403,9 @@ class _Sums:
         self._elements = None if elements is None else elements.reshape(-1, self.width)
         count = len(self._expected)
         groups = count // max(1, self.height)
-        self.rows = _Lines(np.zeros((3, count)), self.width)
+        self.rows = _Lines(np.zeros((3, count)), self.width, stored)
         self._columns = np.zeros((3, groups, self.width))
-        self.columns = _Lines(self._columns.reshape(3, -1), self.height)
+        self.columns = _Lines(self._columns.reshape(3, -1), self.height, stored)
         self.strange: int | None = None
         """Flat index of the first value that is not finite where the reference's is."""
         self.suspects = 0
@@ -384,11 +440,13 @@ class _Sums:
         self._add(0, rows, group, squares)
         self._add(1, rows, group, scratch)
         norms = self.rows.norm[rows]
-        unit, slack = self._arithmetic.unit, self._arithmetic.element_slack
+        unit, slack, stored = self._arithmetic.unit, self._arithmetic.element_slack, self._stored
         if self._noise is None:
             least = _PLAIN_ROWS * unit * np.sqrt(norms / max(1, self.width)) * slack / FLOAT32.element_slack + FLOOR
+            least += stored.absolute
+            share = slack * unit + stored.relative
             for row in np.flatnonzero(largest > np.square(least)):
-                self._suspect(rows.start + row, np.abs(error[row]) > slack * unit * np.abs(want[row]) + least[row])
+                self._suspect(rows.start + row, np.abs(error[row]) > share * np.abs(want[row]) + least[row])
             self.rows.sums[2, rows] = unit * unit * norms
             self._columns[2, group] = unit * unit * self._columns[1, group]
             return
@@ -396,6 +454,8 @@ class _Sums:
         scratch += FLOOR
         if self._elements is not None:
             scratch += self._elements[rows]
+        if stored != WIDE:
+            scratch += stored.relative * np.abs(want) + stored.absolute
         np.square(scratch, out=scratch)
         beyond = squares > scratch
         if beyond.any():

@@ -23,11 +23,13 @@ from accelopt_core.evaluation import (
 from accelopt_core.judging.closeness import (
     Arithmetic,
     Place,
+    Storage,
     arithmetic_of,
     check_elements,
     check_output,
     needed,
     rows_within_float32,
+    storage_of,
 )
 from accelopt_core.judging.distributions import is_floating
 from accelopt_core.judging.plausibility import first_changed, one_value, same_bits
@@ -39,10 +41,11 @@ from accelopt_core.judging.verification import (
     ReferenceCache,
     UnusableOutputs,
     has_finite,
+    widened,
 )
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE, ShapePreset
-from accelopt_core.toolchain import ArgumentSpec, CandidateFault, Toolchain
+from accelopt_core.toolchain import ArgumentSpec, CandidateFault, TensorArgument, Toolchain
 
 AT_FULL_SHAPE = ("mixed", "scaled-rows")
 """Changed inputs before a candidate can become the best: the first, and the next where float32 overflows on some rows.
@@ -61,6 +64,12 @@ the gates they are not; and in `mixed` inputs the rows that are constant show wh
 _UNKNOWN = (
     "forward() of the reference makes float64 of float32 inputs (np.sqrt(2) and np.vectorize do), so that what float32 "
     "itself gets wrong here is not known: let it keep the dtype that it is given (docs/tasks.md)"
+)
+
+
+_ROUNDED_INTEGERS = (
+    "integers beyond 2^24 became float32, which does not hold all of them: split them in two, or keep them on GpSimd, "
+    "which computes with 32-bit integers exactly"
 )
 
 
@@ -175,6 +184,10 @@ class Verified:
     """Draws that the task's input kernel fails as well, one line each: left out."""
     furthest: Furthest | None = None
     """On the reference's own inputs, where the task has a suite's own rule."""
+    identical: int = 0
+    """Draws on which every bit was the input kernel's, where the task asks for that."""
+    types: tuple[str, ...] = ()
+    """Of the outputs, as the kernel returned them and NumPy calls them."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +198,12 @@ class Passed:
     """The worst of the outputs."""
     furthest: Furthest | None = None
     """As `Verified.furthest`, of this draw."""
+    types: tuple[str, ...] = ()
+    """As `Verified.types`."""
+    rounding: float = 0.0
+    """What the outputs' own types add to the bound on that: the most, as relative L2."""
+    rounded_integers: bool = False
+    """As `Toolchain.rounded_integers`."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +217,7 @@ class Failed:
 
     evaluation: Evaluation
     excusable: bool = True
-    """By what the input kernel does; not a suite's own rule, which holds for whatever is handed in."""
+    """By what the input kernel does; not a suite's own rule, which holds for whatever is handed in, nor other bits."""
 
 
 CheckResult = Union[Passed, BeyondFloat32, Failed]
@@ -216,6 +235,10 @@ class _Execution:
     """As the kernel returned them."""
     outputs: list[np.ndarray]
     """What the reference's `transform_nki_outputs` makes of those; as many as `expected`."""
+    stored: tuple[Storage, ...]
+    """Of each output, what the types that it and the reference's are stored in make of it."""
+    stored_alike: tuple[Storage, ...]
+    """The same, were it stored as the reference's is."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +307,8 @@ class Verifier:
     toolchain: Toolchain
     compiled: Compiled
     cache: ReferenceCache
+    twin: Any = None
+    """The input kernel's artifact, where outputs must equal its in every bit."""
 
     def count(self, artifact: Any, draws: Sequence[Draw]) -> None:
         """Run another artifact on the same inputs, where its time depends on that."""
@@ -299,7 +324,9 @@ class Verifier:
         """
         if twice:
             draws = (replace(draws[0], twice=True), *draws[1:])
-        worst = 0.0
+        worst = rounding = 0.0
+        types: tuple[str, ...] = ()
+        rounded_integers = False
         furthest: list[Furthest] = []
         left_out: list[str] = []
         failed: list[tuple[Draw, Failed]] = []
@@ -317,7 +344,8 @@ class Verifier:
             elif isinstance(verdict, BeyondFloat32):
                 left_out.append(draw.distribution)
             elif own:
-                worst = max(worst, verdict.relative_l2)
+                worst, rounding = max(worst, verdict.relative_l2), max(rounding, verdict.rounding)
+                types, rounded_integers = verdict.types, rounded_integers or verdict.rounded_integers
                 furthest += [verdict.furthest] if verdict.furthest is not None else []
         shared: tuple[str, ...] = ()
         if excuses is not None and failed:
@@ -325,7 +353,10 @@ class Verifier:
             if not any(draw.distribution == REFERENCE and draw not in unsaid for draw in draws):
                 raise Wrong(failed[0][1].evaluation)  # with nothing left that it was right on
             shared = self._shared(failed, excuses.input_kernel)
-        return Verified(worst, self._line(draws, worst, left_out, len(shared)), shared, _joined(furthest))
+        identical = len(draws) if self.twin is not None else 0
+        line = self._line(draws, worst, rounding, left_out, len(shared))
+        line += f"; {_ROUNDED_INTEGERS}" if rounded_integers else ""
+        return Verified(worst, line, shared, _joined(furthest), identical, types)
 
     def _shared(
         self, failed: Sequence[tuple[Draw, Failed]], input_kernel: Callable[[], Verifier] | None
@@ -363,11 +394,12 @@ class Verifier:
         rows = tuple(np.isfinite(got).all(axis=-1, keepdims=True) for got in execution.outputs)
         return None if all(each.all() for each in rows) else rows
 
-    def _line(self, draws: Sequence[Draw], worst: float, left_out: Sequence[str], shared: int) -> str:
+    def _line(self, draws: Sequence[Draw], worst: float, rounding: float, left_out: Sequence[str], shared: int) -> str:
         preset = self.compiled.preset
         return (
             f"{preset.name} ({preset.describe()}): {count(draws)}, "
             f"worst relative L2 {worst:.2g} <= {self.request.task.tolerance:.2g}"
+            + (f" + {rounding:.2g} by its type" if rounding else "")
             + (f"; rows beyond float32, left out: {', '.join(dict.fromkeys(left_out))}" if left_out else "")
             + (f"; left out, since the input kernel fails them too: {shared} draws" if shared else "")
         )
@@ -424,6 +456,8 @@ class Verifier:
         failure = off.failure
         if plain is not None and plain.unknown:
             failure = replace(failure, reason=f"{failure.reason}, but {_UNKNOWN}")
+        if self.toolchain.rounded_integers(self.compiled.artifact):
+            failure = replace(failure, reason=f"{failure.reason}, and {_ROUNDED_INTEGERS}")
         return Failed((self._made_up(execution, failure.output) if own else None) or Incorrect(failure))
 
     @property
@@ -463,6 +497,14 @@ class Verifier:
         if draw.twice and (other := first_changed(raw, self._run(self._tensors(inputs)))) is not None:
             reason = "two executions on the same inputs give different bits"
             return Failed(Incorrect(CheckFailure(draw.seed, self.compiled.preset.name, other, reason)))
+        types = tuple(each.dtype.name for each in raw)
+        if self.request.output_types not in (None, types):
+            wanted = ", ".join(self.request.output_types or ())
+            reason = f"it returns {', '.join(types)}, and the input kernel {wanted}: keep the outputs' types"
+            failure = CheckFailure(draw.seed, self.compiled.preset.name, 0, reason, distribution=draw.distribution)
+            return Failed(Incorrect(failure), excusable=False)
+        if self.twin is not None and (failed := self._unlike_its_twin(draw, inputs, raw)) is not None:
+            return failed
         expected = self._expected(draw, inputs)
         try:
             outputs = reference.outputs(raw, expected)
@@ -472,7 +514,23 @@ class Verifier:
             return Failed(Incorrect(CheckFailure(draw.seed, preset, 0, reason, distribution=draw.distribution)))
         if len(outputs) != len(expected):
             return Failed(CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}"))
-        return _Execution(draw, inputs, expected, raw, outputs)
+        arguments = {spec.dtype for spec in self.compiled.specs if isinstance(spec, TensorArgument)}
+        both = [(got.dtype.name, e.dtype.name) for got, e in zip(outputs, expected)]
+        stored = tuple(storage_of(got, theirs, arguments) for got, theirs in both)
+        alike = tuple(storage_of(theirs, theirs, arguments) for _, theirs in both)
+        expected, outputs = tuple(map(widened, expected)), list(map(widened, outputs))
+        return _Execution(draw, inputs, expected, raw, outputs, stored, alike)
+
+    def _unlike_its_twin(self, draw: Draw, inputs: list[Any], raw: list[np.ndarray]) -> Failed | None:
+        """Where a bit of the outputs is not the input kernel's."""
+        limit_s = self.request.limits.run_timeout_s
+        theirs = self.toolchain.run(self.twin, self._tensors(inputs), limit_s)
+        other = first_changed(raw, theirs) if len(raw) == len(theirs) else 0
+        if other is None:
+            return None
+        reason = "not bit-identical to the input kernel, as --exact asks: keep the order of its steps"
+        failure = CheckFailure(draw.seed, self.compiled.preset.name, other, reason, distribution=draw.distribution)
+        return Failed(Incorrect(failure), excusable=False)
 
     def _expected(self, draw: Draw, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """Raises BadReference where the reference's own inputs give an output without any finite value."""
@@ -503,9 +561,10 @@ class Verifier:
         def compute() -> tuple[np.ndarray, ...]:
             plain = reference.in_float32(execution.inputs)
             rows = [rows_within_float32(each) for each in plain]
+            each_output = zip(rows, plain, execution.expected, noise, execution.stored_alike)
             asked = [
-                needed(self._arithmetic, *(_kept(within, each) for each in arrays))
-                for within, *arrays in zip(rows, plain, execution.expected, noise)
+                needed(self._arithmetic, _kept(within, got), _kept(within, want), _kept(within, off), alike)
+                for within, got, want, off, alike in each_output
             ]
             elements = [np.zeros(0, np.float32) if each.elements is None else each.elements for each in asked]
             unknown = any(is_floating(each) and each.dtype.itemsize > 4 for each in plain)
@@ -529,11 +588,15 @@ class Verifier:
                 noise=None if noise is None else noise[number],
                 elements=None if plain is None else plain.elements[number],
                 bound=self.request.task.tolerance if draw.distribution == REFERENCE else None,
+                stored=execution.stored[number],
             )
             if failure is not None:
                 return _Off(distance, failure)
             worst = max(worst, distance)
-        return Passed(worst)
+        types = tuple(each.dtype.name for each in execution.raw)
+        rounding = max((each.relative for each in execution.stored), default=0.0)
+        rounded_integers = self.toolchain.rounded_integers(self.compiled.artifact)
+        return Passed(worst, types=types, rounding=rounding, rounded_integers=rounded_integers)
 
     def _made_up(self, execution: _Execution, output: int) -> Implausible | None:
         """One value everywhere, or for other inputs the same bits where the reference says something else.
@@ -548,7 +611,7 @@ class Verifier:
         other = self.compiled.reference.inputs(seed + 1)
         if not same_bits(execution.raw, self._run(self._tensors(other))):
             return None
-        if same_bits(execution.expected, self.compiled.reference.expected(other)):
+        if same_bits(execution.expected, tuple(map(widened, self.compiled.reference.expected(other)))):
             return None
         return Implausible(
             f"the outputs for seeds {seed} and {seed + 1} are the same bits at {self.compiled.preset.name}, "

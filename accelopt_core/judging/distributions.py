@@ -119,7 +119,7 @@ def changed_inputs(inputs: list[Any], distribution: str, seed: int) -> list[Any]
     result = []
     for position, value in enumerate(inputs):
         if is_floating(value) and value.size:
-            wide = value if value.dtype.kind == "f" else value.astype(np.float32)
+            wide = value if value.dtype.isbuiltin == 1 else value.astype(np.float32)
             value = change(wide, np.random.default_rng([seed, position])).astype(value.dtype)
         result.append(value)
     return result

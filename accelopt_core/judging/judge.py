@@ -30,6 +30,7 @@ from accelopt_core.evaluation import (
     is_proved_equal,
 )
 from accelopt_core.judging.bounds import bounds_for
+from accelopt_core.judging.closeness import STORAGE
 from accelopt_core.judging.correctness import (
     Compiled,
     Draw,
@@ -58,6 +59,7 @@ from accelopt_core.toolchain import (
     NotTimed,
     RunError,
     StepTimeout,
+    TensorArgument,
     Timing,
     Toolchain,
     ToolchainMissing,
@@ -88,6 +90,8 @@ def _judged(
     step = Step.COMPILE
     checks: list[str] = []
     worst = 0.0
+    identical = 0
+    types: tuple[str, ...] = ()
     try:
         shared_faults: list[str] = []
         proofs: tuple[Proof, ...] = ()
@@ -104,12 +108,13 @@ def _judged(
             cheapest = preset is task.presets[0]
             if cheapest and request.final:
                 proofs = proved(request, toolchain, compiled, cache, progress)
-            draws = draws_at_a_gate(request, toolchain.simulated and is_proved_equal(proofs))
+            draws = draws_at_a_gate(request, toolchain.simulated and _is_settled(request, proofs))
             progress(Step.VERIFY, f"{preset.describe()}: {count(draws)}")
             verified = _verified(request, toolchain, compiled, cache, draws, twice=True)
             checks.append(verified.line)
             shared_faults += verified.shared_faults
             worst = max(worst, verified.relative_l2)
+            identical, types = identical + verified.identical, verified.types
             if cheapest and not request.final:  # dearer than the draws, of which most wrong kernels fail one
                 proofs = proved(request, toolchain, compiled, cache, progress)
             step = Step.COMPILE
@@ -120,7 +125,7 @@ def _judged(
         estimate = toolchain.estimate_us(full.artifact)
         limit = request.verify_full_below_us
         may_win = limit is None or estimate is None or estimate < limit
-        settled = toolchain.simulated and (request.is_input or is_proved_equal(proofs))
+        settled = toolchain.simulated and (request.is_input or _is_settled(request, proofs))
         may_wait = settled and request.by_tool and not request.final and len(task.presets) > 1
         verify_full = may_win and not may_wait
         furthest = None
@@ -134,6 +139,7 @@ def _judged(
             furthest = verified.furthest
             shared_faults += verified.shared_faults
             worst = max(worst, verified.relative_l2)
+            identical, types = identical + verified.identical, verified.types
         elif may_win:
             waits = f"proved equal at {task.presets[0].describe()}, executed in the winner's last check"
             checks.append(f"{task.full.name} ({task.full.describe()}): {waits}")
@@ -147,11 +153,11 @@ def _judged(
         timing, incumbent = _time(request, toolchain, full, progress, checks, cache)
         facts = toolchain.facts(full.artifact)
         result = _measured(
-            request, toolchain, full, timing, facts, tuple(checks), verify_full, worst, incumbent, proofs
+            request, toolchain, full, timing, facts, tuple(checks), verify_full, worst, incumbent, proofs, types
         )
         if not isinstance(result, Measured):
             return result
-        return replace(result, shared_faults=tuple(shared_faults), furthest=furthest)
+        return replace(result, shared_faults=tuple(shared_faults), furthest=furthest, identical_draws=identical)
     except CompileError as error:
         return CompileFailed(error.message, error.line)
     except StepTimeout as error:
@@ -170,6 +176,11 @@ def _judged(
         where = traceback.extract_tb(error.__traceback__)[-1]  # for whoever mends the judge
         said = " ".join(f"{PurePath(where.filename).name}:{where.lineno}: {type(error).__name__}: {error}".split())
         return Crashed(step, f"it cannot be judged: {said[:_LONGEST_REASON]}")
+
+
+def _is_settled(request: EvaluationRequest, proofs: Sequence[Proof]) -> bool:
+    """Is there a proof that draws need not repeat? One up to reassociation says nothing of bits."""
+    return is_proved_equal(proofs) and not request.task.exact
 
 
 _LONGEST_REASON = 300
@@ -261,7 +272,10 @@ def _verified(
         excuses = Excuses(None)
     elif original is not None:
         excuses = Excuses(input_kernel, own_too=request.final)
-    return Verifier(request, toolchain, compiled, cache).verify(draws, twice, excuses)
+    twin = None
+    if request.task.exact and original is not None and not request.is_input:
+        twin = _artifact(request, toolchain, original, compiled.specs)
+    return Verifier(request, toolchain, compiled, cache, twin).verify(draws, twice, excuses)
 
 
 class _IncumbentFault(Exception):
@@ -331,6 +345,15 @@ def _time_beside(
     return paired.candidate, IncumbentTiming(incumbent.content_hash, latency_us, paired.noise)
 
 
+def _arithmetic(taken: Sequence[str], narrow: Sequence[str], given: Sequence[str]) -> str:
+    """For people: of which types floating arguments, arithmetic and outputs are; empty where all are float32."""
+    among = [list(dict.fromkeys(name for name in names if "float" in name)) for names in (taken, given)]
+    if not narrow and not any(name in STORAGE for names in among for name in names):
+        return ""
+    takes, gives = (" and ".join(names) or "integers" for names in among)
+    return f"{takes} in, {' and '.join(narrow) or 'float32'} arithmetic, {gives} out"
+
+
 def _measured(
     request: EvaluationRequest,
     toolchain: Toolchain,
@@ -342,14 +365,22 @@ def _measured(
     worst: float,
     incumbent: IncumbentTiming | None,
     proofs: tuple[Proof, ...],
+    types: tuple[str, ...],
 ) -> Evaluation:
     task = request.task
     latency = statistics.median(timing.samples_us)
     limit_s = request.limits.compile_timeout_s
     traced = toolchain.traced(request.candidate.source, compiled.specs, limit_s, task.around)
-    narrow = dict.fromkeys(facts.low_precision + (traced.low_precision if traced is not None else ()))
+    taken = [spec.dtype for spec in compiled.specs if isinstance(spec, TensorArgument)]
+    seen = facts.low_precision
+    if traced is not None:  # a profile does not tell what is moved, widened or stored from what is computed with
+        seen = (*(name for name in seen if name not in (*taken, *types)), *traced.low_precision)
+    narrow = tuple(dict.fromkeys(seen))
     if narrow and task.precision is PrecisionPolicy.FLOAT32_FAITHFUL:
-        reason = f"the task is float32-faithful, but instructions compute in {', '.join(narrow)}"
+        reason = (
+            f"the task is float32-faithful, but results are rounded to {', '.join(narrow)} and used: compute in "
+            'float32, or let the reference declare PRECISION = "bf16-allowed" and TOLERANCE = 5e-3 (docs/tasks.md)'
+        )
         return Incorrect(CheckFailure(seed=task.seeds[0], preset=task.full.name, output=0, reason=reason))
     cores = toolchain.cores(compiled.artifact)
     machine = toolchain.machine if cores == 1 else toolchain.machine.of_cores(cores)
@@ -376,5 +407,7 @@ def _measured(
         facts.likely,
         proofs,
         contested=tuple(dict.fromkeys(facts.contested + (traced.contested if traced is not None else ()))),
+        output_types=types,
+        arithmetic=_arithmetic(taken, narrow, types),
     )
     return quoting(measured, request.candidate.source)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from accelopt_core.judging.distributions import changed_inputs, is_floating
+from accelopt_core.judging.reference_arrays import computing_wide, narrowest, unrounded
 from accelopt_core.task import REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument, constant
 
@@ -128,8 +129,12 @@ class Reference:
         return [np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
 
     def expected(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
-        """`forward` in float64: floating inputs are widened first, so that rounding is the kernel's alone."""
-        return self._forward(_as(np.float64, inputs))
+        """`forward` in float64: floating inputs are widened first, so that rounding is the kernel's alone.
+
+        A reference may itself store its results in a narrow type: where an input is in one that is as narrow, they
+        are taken before that, else in the dtypes that it returns.
+        """
+        return self._forward(_as(np.float64, inputs), narrowest(inputs))
 
     def noise(
         self, inputs: list[Any], expected: tuple[np.ndarray, ...], unit: float, seed: int
@@ -166,25 +171,28 @@ class Reference:
         drawn = np.random.default_rng((seed, draw))
         moved = [_moved(a, unit, drawn, alike=draw % 2 == 1) for a in _as(np.float64, inputs)]
         with np.errstate(all="ignore"):
-            self._join_change(less, expected, moved)
+            self._join_change(less, expected, moved, narrowest(inputs))
         return less
 
-    def _join_change(self, noise: Sequence[np.ndarray], expected: tuple[np.ndarray, ...], moved: list[Any]) -> None:
+    def _join_change(
+        self, noise: Sequence[np.ndarray], expected: tuple[np.ndarray, ...], moved: list[Any], narrow: float
+    ) -> None:
         """With what the outputs for other inputs are off. None of them outlives the call: they may be gigabytes."""
-        for root, one, exact in zip(noise, self._forward(moved), expected):
+        for root, one, exact in zip(noise, map(widened, self._forward(moved, narrow)), expected):
             _join(root, one, exact)
 
     def in_float32(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """`forward` in float32: what plain arithmetic makes of these inputs, whether that is finite or not."""
-        return self._forward(_as(np.float32, inputs))
+        return tuple(map(widened, self._forward(_as(np.float32, inputs), narrowest(inputs))))
 
-    def _forward(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
+    def _forward(self, inputs: list[Any], narrow: float = 0.0) -> tuple[np.ndarray, ...]:
+        """`narrow`: the unit roundoff of the narrowest of the inputs as they were drawn, if any is narrow."""
         with np.errstate(all="ignore"):  # what overflows or divides by zero is looked at, not warned about
-            result = self._call("forward", *inputs)
-        return tuple(np.asarray(r) for r in (result if isinstance(result, tuple) else (result,)))
+            result = self._call("forward", *(computing_wide(inputs) if narrow else inputs))
+        return tuple(unrounded(r, narrow) for r in (result if isinstance(result, tuple) else (result,)))
 
     def outputs(self, result: Sequence[np.ndarray], expected: tuple[np.ndarray, ...]) -> list[np.ndarray]:
-        """The kernel's outputs in the shapes of the reference's.
+        """The kernel's outputs in the shapes of the reference's, in the dtypes that the kernel stored.
 
         Raises UnusableOutputs where the transform fails, which may be the kernel's fault: it is not proof of a bad
         reference; and BadReference where it hands back the expected values instead of the kernel's.
@@ -201,7 +209,7 @@ class Reference:
                 f"{FROM_KERNEL}() of {self.task.name} returns the reference's own values: every kernel would "
                 "pass (docs/tasks.md)"
             )
-        return [_with_arithmetic(a) for a in found]
+        return found
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
@@ -227,9 +235,9 @@ class _Kept:
         return _nbytes(self.inputs)
 
 
-def _with_arithmetic(array: np.ndarray) -> np.ndarray:
+def widened(array: np.ndarray) -> np.ndarray:
     """bfloat16 and 8-bit floats as float32, which holds them exactly: NumPy only knows their bytes."""
-    return array.astype(np.float32) if is_floating(array) and array.dtype.kind != "f" else array
+    return array.astype(np.float32) if is_floating(array) and array.dtype.isbuiltin != 1 else array
 
 
 def _is_copied(value: Any) -> bool:
@@ -339,10 +347,13 @@ def _brief(error: BaseException) -> str:
 
 
 def _read_array(path: Path) -> np.ndarray:
-    """An .npy file and nothing else: np.load would take an archive or a pickle for one."""
+    """An .npy file and nothing else: np.load would take an archive or a pickle for one.
+
+    `path` ends in the array's dtype and `.npy`: the file has the bits of bfloat16 and 8-bit floats as integers.
+    """
     with open(path, "rb") as file:
         array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
-    return array
+    return array.view(path.suffixes[-2][1:])
 
 
 MOST_KEPT = 12 << 30
@@ -441,10 +452,11 @@ class ReferenceCache:
     def _write(self, key: str, result: Sequence[np.ndarray]) -> None:
         """A disk that is full after all costs time and nothing else."""
         assert self._folder is not None
-        names = [self._folder / f"{key}.{number:03d}.npy" for number in range(len(result))]
+        names = [self._folder / f"{key}.{number:03d}.{array.dtype.name}.npy" for number, array in enumerate(result)]
         try:
             for path, array in zip(names, result):
-                np.save(path, array, allow_pickle=False)
+                bits = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}")
+                np.save(path, bits, allow_pickle=False)
             (self._folder / f"{key}.complete").write_text(self._seal(key, result))
         except OSError:
             for path in names:
@@ -461,13 +473,13 @@ class ReferenceCache:
         try:
             seal = (self._folder / f"{key}.complete").read_text()
             found = tuple(_read_array(path) for path in sorted(self._folder.glob(f"{key}.*.npy")))
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):  # a dtype whose package is gone, too
             return None
         return found if hmac.compare_digest(seal, self._seal(key, found)) else None
 
     def _seal(self, key: str, arrays: Sequence[np.ndarray]) -> str:
         digest = hmac.new(self._key, key.encode(), "sha256")  # in hardware: more than twice as fast as blake2b
         for array in arrays:
-            digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
+            digest.update(f"{array.dtype.name}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()

@@ -592,10 +592,12 @@ class Loop:
     ) -> EvaluationRequest:  # fmt: skip
         seeds = tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds))
         is_input = candidate is self._input
-        cores, original = (None, None) if is_input else (self._state.baseline.cores, self._input)
+        original = None if is_input else self._input
+        cores = None if is_input else self._state.baseline.cores
+        types = None if is_input else self._state.baseline.output_types or None
         return EvaluationRequest(
             self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, original, is_input, cores,
-            known, by_tool,
+            types, known, by_tool,
         )  # fmt: skip
 
     def _confirm_winner(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from accelopt_core.candidate import PARSING, Plan
 from accelopt_core.model.extraction import check_kernel, defines_entry, extract_kernel
 from accelopt_core.model.menu import Menu, ToolFailed
-from accelopt_core.model.prompting import PRECISION_TEXT, Detail, PromptSettings, ask, render
+from accelopt_core.model.prompting import Detail, PromptSettings, ask, precision_text, render
 from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.proposer import CannotRepair, Feedback, RoundContext, UnusableReply
 from ka_extensions.error_patterns import same_in_a_row
@@ -101,7 +101,7 @@ def executor_prompt(
         "executor_user.j2",
         context=context,
         task=context.task,
-        precision=PRECISION_TEXT[context.task.precision],
+        precision=precision_text(context.task),
         plan=plan,
         feedback=feedback,
         last_is_code=bool(feedback) and defines_entry(feedback[-1].source, context.task.around.entry_points),

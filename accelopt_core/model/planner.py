@@ -12,10 +12,10 @@ from accelopt_core.evaluation import Bottleneck
 from accelopt_core.model.answers import MalformedAnswer, microseconds_field, read_object, text_field
 from accelopt_core.model.menu import Menu, Offers
 from accelopt_core.model.prompting import (
-    PRECISION_TEXT,
     Detail,
     PromptSettings,
     ask_for_object,
+    precision_text,
     profile_fields,
     render,
 )
@@ -84,7 +84,7 @@ def planner_prompt(context: RoundContext, instructions: str, detail: Detail, off
         "planner_user.j2",
         context=context,
         task=context.task,
-        precision=PRECISION_TEXT[context.task.precision],
+        precision=precision_text(context.task),
         profile=result.profile,
         bounds=result.profile.bounds,
         fields=profile_fields(context.language.key, result.profile, detail.fields),

@@ -20,7 +20,7 @@ import jinja2
 from accelopt_core.evaluation import Profile, busy_fields, microseconds, timed
 from accelopt_core.model.answers import MalformedAnswer
 from accelopt_core.ports import LanguageModel, Message, ModelContextOverflow, ModelReply, ModelRequest, Role
-from accelopt_core.task import PrecisionPolicy, Surroundings
+from accelopt_core.task import PrecisionPolicy, Surroundings, Task
 from ka_extensions.plain_text import fenced, inline
 
 PROMPTS = Path(__file__).resolve().parents[2] / "prompts"
@@ -285,12 +285,24 @@ def _has_code(text: str) -> bool:
 
 
 PRECISION_TEXT = {
-    PrecisionPolicy.FLOAT32_FAITHFUL: "float32-faithful: every product and sum in fp32; casting operands to bf16, "
-    "fp16 or fp8 is counted as wrong even if the result passes",
+    PrecisionPolicy.FLOAT32_FAITHFUL: "float32-faithful: every product and sum in fp32; rounding a result to bf16, "
+    "fp16 or fp8 and computing with it is counted as wrong even if the result passes; arguments and outputs of such "
+    "types are loaded and stored as they are",
     PrecisionPolicy.BF16_ALLOWED: "bf16-allowed: operands may be bf16 where the tolerance holds; accumulate in fp32",
     PrecisionPolicy.FP8_ALLOWED: "fp8-allowed: operands may be fp8 or bf16 where the tolerance holds; accumulate in "
     "fp32",
 }
+
+
+EXACT_TEXT = (
+    "; bit-identical: every output has the input kernel's bits on every draw, so keep each rounding and the order of "
+    "all sums and products"
+)
+
+
+def precision_text(task: Task) -> str:
+    """What a model is told of the arithmetic that a task allows."""
+    return PRECISION_TEXT[task.precision] + (EXACT_TEXT if task.exact else "")
 
 
 # --- templates ------------------------------------------------------------------------------------------

@@ -257,4 +257,5 @@ def _adjusted(task: Task, settings: config.Settings, kernel: Path) -> Task:
         seeds=wanted.seeds or task.seeds,
         tolerance=wanted.tolerance or task.tolerance,
         precision=PrecisionPolicy(wanted.precision) if wanted.precision else task.precision,
+        exact=wanted.exact,
     )

@@ -65,9 +65,8 @@ def evaluation(
     Whatever is wrong with the kernel is in the verdict; raises what `evaluate` raises.
     """
     problem = problem_of(settings)
-    before = Candidate("input", kernel_text(original)) if original is not None else None
-    is_input = before is not None and before.content_hash == Candidate("", problem.source).content_hash
-    info, result = evaluated(settings, problem, progress, is_input=is_input, original=None if is_input else before)
+    before, is_input = _made_from(problem, original)
+    info, result = evaluated(settings, problem, progress, is_input=is_input, original=before)
     document = evaluation_document(kernel, problem.task, info, result)
     failure = document.failure
     if original is None and failure is not None and failure.distribution != REFERENCE:
@@ -76,10 +75,24 @@ def evaluation(
     return replace(document, said=f"{document.said}; {started_as(narrow)}") if narrow else document
 
 
+def _made_from(problem: Problem, original: Path | None) -> tuple[Candidate | None, bool]:
+    """What the kernel was made from, where that is another one; and whether it is that very kernel.
+
+    Raises SettingsError where outputs must equal a kernel's in every bit that nobody named."""
+    if original is None:
+        if problem.task.exact:
+            raise SettingsError("exact: equal to which kernel in every bit? name it with --original FILE")
+        return None, False
+    before = Candidate("input", kernel_text(original))
+    is_input = before.content_hash == Candidate("", problem.source).content_hash
+    return None if is_input else before, is_input
+
+
 def evaluate(
     kernel: KernelFile,
     reference: Reference | None = None,
     *,
+    original: KernelFile | None = None,
     inputs: Inputs | None = None,
     on_step: Callable[[Step, str], object] | None = None,
     **settings: Any,
@@ -87,8 +100,9 @@ def evaluate(
     """The verdict on one kernel: exactly one of the types in `accelopt_core.evaluation`; only Measured has a latency.
 
     `kernel`, `reference`, `inputs` and `settings` as for `optimize`; of the settings those count that say where
-    (`host`, `machine`), what (`function`, `preset`, `migrate`) and how it is verified. `on_step` is told as each step
-    begins, with one line of detail.
+    (`host`, `machine`), what (`function`, `preset`, `migrate`) and how it is verified. `original`: the kernel that it
+    was made from, which it is proved equal to where it can be, and with `exact=True` must equal in every bit of its
+    outputs; it may be itself. `on_step` is told as each step begins, with one line of detail.
 
     Whatever is wrong with the kernel is in the verdict. Raises SettingsError, TaskNotFound, TaskInvalid and TaskFault
     for what is wrong with the call or the reference, and TargetError where nothing can be evaluated.
@@ -104,4 +118,5 @@ def evaluate(
     with raised_as_here(*RAISED):
         invocation, text = called("evaluate", kernel, reference, inputs, settings)
         problem = problem_of(invocation.settings, text)
-        return evaluated(invocation.settings, problem, progress, is_input=False)[1]
+        before, is_input = _made_from(problem, None if original is None else Path(original))
+        return evaluated(invocation.settings, problem, progress, is_input=is_input, original=before)[1]

@@ -354,10 +354,10 @@ def skeleton(kernel: str, signature: Signature, arguments: Arguments | None, *, 
 
 
 def _declared(arguments: Arguments) -> list[str]:
-    """What 16 bits need: float32's limits refuse any rounding to them."""
+    """What arithmetic in 16 bits needs; to take and to return them, a kernel needs nothing."""
     if not {"bfloat16", "float16"} & {*arguments.dtypes, *(line.split(" ")[0] for line in arguments.outputs)}:
         return []
-    return ['PRECISION = "bf16-allowed"  # without these two a kernel of 16 bits is wrong', "TOLERANCE = 5e-3"]
+    return ['PRECISION = "bf16-allowed"  # without these two what is computed in 16 bits is wrong', "TOLERANCE = 5e-3"]
 
 
 def _inputs(signature: Signature, arguments: Arguments | None) -> list[str]:

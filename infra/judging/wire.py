@@ -51,7 +51,7 @@ from accelopt_core.toolchain import Calibration
 from infra.languages.registry import supported
 from ka_extensions.plain_text import one_line
 
-WIRE_VERSION = 11
+WIRE_VERSION = 12
 
 LONGEST_DETAIL = 500
 """Characters of one line of progress, or of complaint: a candidate may have a word in it."""
@@ -112,6 +112,7 @@ def decode_job(text: str) -> Job:
         original=None if data["original"] is None else Candidate(**data["original"]),
         is_input=data["is_input"],
         cores=data["cores"],
+        output_types=None if data["output_types"] is None else tuple(data["output_types"]),
         known=tuple(KnownProgram(**{**known, "programs": tuple(known["programs"])}) for known in data["known"]),
         by_tool=data["by_tool"],
     )
@@ -254,6 +255,7 @@ def decode_evaluation(data: dict[str, Any]) -> Evaluation:
         fields["checks"] = tuple(fields["checks"])
         fields["shared_faults"] = tuple(str(line) for line in fields["shared_faults"])
         fields["contested"] = tuple(str(what) for what in fields["contested"])
+        fields["output_types"] = tuple(str(name) for name in fields["output_types"])
         incumbent = fields.pop("incumbent")
         fields["incumbent"] = None if incumbent is None else IncumbentTiming(**incumbent)
         furthest = fields.pop("furthest")

@@ -265,6 +265,9 @@ class NeuronToolchain:
     def device_doubts(self, artifact: Neff) -> tuple[Finding, ...]:
         return ()
 
+    def rounded_integers(self, artifact: Neff) -> bool:
+        return False
+
     def counts(self, artifact: Neff) -> bool:
         """The device takes the time that it takes."""
         return False

@@ -61,9 +61,11 @@ from nki_sim.contested import contested
 from nki_sim.cost import cost
 from nki_sim.errors import NkiError, NkiValidationError, ProgramFormatError, TooLong
 from nki_sim.executor import Unwritten, execute_counting, held_bytes
+from nki_sim.isa.numerics import take_rounded_integers
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.passes import MOST_ROWS, Passes, executed_rows, must_be_counted
+from nki_sim.precision import low_precision
 from nki_sim.program import Program
 from nki_sim.proofs import proof
 from nki_sim.proofs.equivalence import Original, Proofs, covered, prove
@@ -124,10 +126,13 @@ class Simulated:
         self.passes: Passes | None = None
         """None until it was executed, and where nothing has to be counted."""
         self.counts = must_be_counted(program)
+        self.rounded_integers = False
+        """By the last execution."""
 
     def run(self, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         """Outputs. Raises NkiError for what the instructions do not allow, and where they are a matter of chance."""
         limit_s = min(timeout_s, DECIDED_RUN_S) if self.counts else timeout_s
+        take_rounded_integers()
         outputs, passes = execute_counting(self.program, tensors, limit_s=limit_s)
         if self.program.peers:
             others, _ = execute_counting(self.program, tensors, last_core_first=True, limit_s=limit_s)
@@ -145,6 +150,7 @@ class Simulated:
                     f"output {number} depends on memory that nothing wrote: on the device that holds anything; write "
                     "all of a tile before it is read, masks and counters too"
                 )
+        self.rounded_integers = take_rounded_integers()
         if self.counts:
             most = passes if self.passes is None else self.passes.most(passes)
             if most != self.passes:
@@ -484,6 +490,9 @@ class SimulatorToolchain:
         found = device_doubts(artifact.program)
         return tuple(TextFinding(doubt.rule, doubt.line, doubt.describe()) for doubt in found)
 
+    def rounded_integers(self, artifact: Simulated) -> bool:
+        return artifact.rounded_integers
+
     def counts(self, artifact: Simulated) -> bool:
         return artifact.counts
 
@@ -520,7 +529,7 @@ class SimulatorToolchain:
             vector_ops=measured.vector_ops,
             hbm_bytes=measured.io_bytes,
             resource_bound_us=measured.resource_bound_us,
-            low_precision=measured.low_precision,
+            low_precision=_low_precision(artifact.program),
             likely=Likely(
                 within.low_us, within.high_us, within.level if self.model.calibrated else 0.0, measured.rests_on
             ),
@@ -603,7 +612,11 @@ def traced_on_simulator(
     with suppress(CandidateFault):  # its time is the device's to tell
         rests_on = contested(simulator.timelines(artifact))
     flops, _, _ = profile.useful_work(program, [cost(template, simulator.model) for template in program.templates])
-    return Traced(flops, profile.low_precision(program), rests_on)
+    return Traced(flops, _low_precision(program), rests_on)
+
+
+def _low_precision(program: Program) -> tuple[str, ...]:
+    return tuple(f"{rounded.name} (line {rounded.line})" for rounded in low_precision(program))
 
 
 def _half_of_memory() -> int:

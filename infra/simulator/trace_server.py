@@ -178,6 +178,8 @@ def main(tree: str, parent: str, fd: str) -> int:
 
 def _serve(link: socket.socket, parent: int) -> int:
     """Until nobody asks any more."""
+    import numpy.ma  # noqa: F401  # NumPy does so in np.unique: too late where a candidate may read no files
+
     import nki_sim
     from accelopt_core import toolchain  # noqa: F401  # this and what follows is loaded once, for all
     from accelopt_core.judging.orphans import end_with_parent

@@ -106,6 +106,14 @@ class RunSummary:
         return Lineage(self.baseline.result.latency_us, self.attempts, self.best.candidate.id, dropped)
 
     @property
+    def nothing_faster(self) -> str:
+        """What is said of a run that found no faster kernel."""
+        if self.counterpart is not None:
+            return "nothing faster that is not contested"
+        exact = self.folder.config().get("verification", {}).get("exact", False)
+        return "nothing faster is bit-identical" if exact else "nothing faster was found"
+
+    @property
     def status(self) -> str:
         if self.manifest.status == "running" and not self.under_way:
             return "interrupted: its process is gone"
@@ -147,8 +155,7 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     console.print(Text(summary.status, style="dim"), soft_wrap=True)  # addresses in it are copied
     if summary.baseline is not None and summary.best is not None:
         console.print()
-        nothing = "nothing faster was found" if summary.counterpart is None else "nothing faster that is not contested"
-        remark = summary.best.candidate.id if summary.improved else nothing
+        remark = summary.best.candidate.id if summary.improved else summary.nothing_faster
         if summary.speedup_basis_us != summary.baseline.result.latency_us:
             remark += f", beside the input at {wording.latency(summary.speedup_basis_us)}"
         style = "bold green" if summary.improved else "bold"

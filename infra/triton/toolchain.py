@@ -242,6 +242,9 @@ class TritonToolchain:
         """Blocks of a launch run in any order on a device: what races is refused when it is executed."""
         return ()
 
+    def rounded_integers(self, artifact: TritonArtifact) -> bool:
+        return False
+
     def counts(self, artifact: TritonArtifact) -> bool:
         return False
 

@@ -17,9 +17,29 @@ _RANGES = {np.dtype(c).char: (float(np.iinfo(c).min), float(np.iinfo(c).max)) fo
 """Lowest and highest value by type character; 64 bits only on the way to a cast."""
 
 
+_rounded_integers = False
+
+
+def take_rounded_integers() -> bool:
+    """Has an integer that float32 does not hold, one beyond 2^24, been converted to it since this was asked last?"""
+    global _rounded_integers
+    found, _rounded_integers = _rounded_integers, False
+    return found
+
+
 def read32(array: np.ndarray) -> np.ndarray:
     """The operand as float32; float32 operands are not copied."""
-    return array if array.dtype is FLOAT32 or array.dtype == FLOAT32 else array.astype(FLOAT32)
+    if array.dtype is FLOAT32 or array.dtype == FLOAT32:
+        return array
+    values = array.astype(FLOAT32)
+    if array.dtype.kind in "iu" and array.dtype.itemsize >= 4 and not _rounded_integers:
+        _notice(array, values)
+    return values
+
+
+def _notice(integers: np.ndarray, values: np.ndarray) -> None:
+    global _rounded_integers
+    _rounded_integers = bool((values.astype(np.float64) != integers).any())
 
 
 TFLOAT32_DROPPED_BITS = 13
@@ -45,7 +65,7 @@ def column(array: np.ndarray, ndim: int) -> np.ndarray:
 
     A copy, because the destination may overlap it.
     """
-    values = array.astype(FLOAT32)
+    values = read32(array.copy() if array.dtype == FLOAT32 else array)
     return values if ndim == 2 and array.ndim == 2 else values.reshape((array.shape[0],) + (1,) * (ndim - 1))
 
 

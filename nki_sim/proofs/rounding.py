@@ -1,8 +1,10 @@
 """Numbers with a bound on what types narrower than float32 may have done to them: a running error analysis.
 
 Lane p is the value in float64, as if nothing were rounded; lane q bounds how far narrower types may have taken it from
-there, whatever these inputs happen to be: a value that bfloat16 holds exactly counts as rounded like any other. What
-float32 itself rounds is not counted; tests measure that. Bounds are worst cases: errors that cancel are added.
+there, whatever these inputs happen to be: a float32 value that bfloat16 happens to hold counts as rounded like any
+other. What comes from an argument of a narrow type, and what is known when tracing, is held by that type: such a value
+has -1 - the number of the type in lane q, and no error. What float32 itself rounds is not counted; tests measure that.
+Bounds are worst cases: errors that cancel are added.
 Higham, Accuracy and Stability of Numerical Algorithms, 3.3; unit roundoffs are half of the last bit.
 """
 
@@ -12,8 +14,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nki_sim.dtypes import DType
+from nki_sim import dtypes
+from nki_sim.dtypes import DType, as_dtype
 from nki_sim.isa import ops
+from nki_sim.machine import SIMULATED_VERSION
+from nki_sim.precision import holds
 from nki_sim.proofs.arithmetic import Value
 from nki_sim.proofs.proof import NotProvable
 
@@ -32,6 +37,12 @@ UNIT_ROUNDOFF = {
 _STEEPEST = {"erf": 2 / np.sqrt(np.pi), "sin": 1.0, "arctan": 1.0}
 """A function's largest slope."""
 _INTEGER = 1 << 24
+_HELD = tuple(
+    dtype for dtype in dtypes.ALL.values() if dtype.since <= SIMULATED_VERSION and holds(dtypes.float32, dtype)
+)
+"""Types of which a value may be exactly one, by number; float32 is the widest."""
+_CONSTANTS = (dtypes.bool_, dtypes.float8_e4m3, dtypes.bfloat16, dtypes.float16)
+"""Those that a constant is tried as, the narrowest first."""
 
 
 class Rounding:
@@ -55,17 +66,21 @@ class Rounding:
         return Value(np.zeros(shape), np.zeros(shape))
 
     def number(self, value: float) -> Value:
-        return self.given(np.asarray(value, np.float64))
+        return self.constants(np.asarray(value, np.float64))
 
     def integers(self, values: Array) -> Value:
-        return self.given(values)
+        return self.constants(values)
 
     def constants(self, values: Array) -> Value:
-        return self.given(values)
+        p = np.asarray(values, np.float64)
+        held = next((dtype for dtype in _CONSTANTS if _are_of(p, dtype)), dtypes.float32)
+        return Value(p, np.full(p.shape, _code(held)))
 
     def given(self, values: Array) -> Value:
-        p = np.asarray(values, np.float64)
-        return Value(p, np.zeros(p.shape))
+        dtype = as_dtype(values.dtype)
+        return Value(
+            values.astype(np.float64), np.full(values.shape, _code(dtype if dtype in _HELD else dtypes.float32))
+        )
 
     def small_integers(self, x: Value) -> Array:
         if (np.abs(x.p) > _INTEGER).any() or (x.p != np.rint(x.p)).any():
@@ -84,28 +99,35 @@ class Rounding:
 
     def _rounded(self, x: Value, dtype: DType) -> Value:
         roundoff = UNIT_ROUNDOFF.get(dtype)
-        return x if roundoff is None else self._widened(x, roundoff * np.abs(x.p), dtype)
+        if roundoff is None:
+            return x
+        lane, exact = _lane(x), np.zeros(x.shape, np.bool_)
+        for held in _HELD:
+            if holds(dtype, held):
+                exact |= lane == _code(held)
+        return x if exact.all() else self._widened(x, roundoff * np.abs(x.p), dtype, exact)
 
-    def _widened(self, x: Value, more: Array | float, dtype: DType) -> Value:
+    def _widened(self, x: Value, more: Array | float, dtype: DType, exact: Array | None = None) -> Value:
         self.narrow[str(dtype), self.engine, self.line] = None
-        return Value(x.p, _q(x) + more)
+        widened = bounds(x) + more
+        return Value(x.p, widened if exact is None else np.where(exact, _lane(x), widened))
 
     # --- arithmetic -----------------------------------------------------------------------------------
 
     def add(self, x: Value, y: Value) -> Value:
-        return Value(x.p + y.p, _q(x) + _q(y))
+        return Value(x.p + y.p, bounds(x) + bounds(y))
 
     def subtract(self, x: Value, y: Value) -> Value:
-        return Value(x.p - y.p, _q(x) + _q(y))
+        return Value(x.p - y.p, bounds(x) + bounds(y))
 
     def multiply(self, x: Value, y: Value) -> Value:
-        return Value(x.p * y.p, _times(np.abs(x.p), _q(y)) + _times(_q(x), np.abs(y.p) + _q(y)))
+        return Value(x.p * y.p, _times(np.abs(x.p), bounds(y)) + _times(bounds(x), np.abs(y.p) + bounds(y)))
 
     def negative(self, x: Value) -> Value:
-        return Value(-x.p, _q(x))
+        return Value(-x.p, x.q)
 
     def reciprocal(self, x: Value) -> Value:
-        size, error = np.abs(x.p), _q(x)
+        size, error = np.abs(x.p), bounds(x)
         left = size - error
         bound = np.divide(error, size * left, out=np.full(size.shape, np.inf), where=left > 0)
         return Value(1.0 / x.p, np.where(error == 0, 0.0, bound))
@@ -116,14 +138,14 @@ class Rounding:
     def matmul(self, left: Value, right: Value) -> Value:
         a, b = np.abs(left.p), np.abs(right.p)
         error = np.zeros((a.shape[0], b.shape[1]))
-        if _q(right).any():
-            error += a @ _q(right)
-        if _q(left).any():
-            error += _q(left) @ (b + _q(right))
+        if bounds(right).any():
+            error += a @ bounds(right)
+        if bounds(left).any():
+            error += bounds(left) @ (b + bounds(right))
         return Value(left.p @ right.p, error)
 
     def total(self, x: Value, axes: tuple[int, ...] | int) -> Value:
-        return Value(x.p.sum(axis=axes), _q(x).sum(axis=axes))
+        return Value(x.p.sum(axis=axes), bounds(x).sum(axis=axes))
 
     def product(self, x: Value) -> Value:
         found = x.moved(lambda lane: lane[..., 0])
@@ -137,14 +159,14 @@ class Rounding:
         for i in range(factors.shape[1]):
             factor, term = (each.moved(lambda lane: lane[:, i : i + 1]) for each in (factors, terms))  # noqa: B023
             state = self.add(self.multiply(factor, state), term)
-            found[0, :, i : i + 1], found[1, :, i : i + 1] = state.p, _q(state)
+            found[0, :, i : i + 1], found[1, :, i : i + 1] = state.p, bounds(state)
         return Value(found[0], found[1])
 
     # --- functions ------------------------------------------------------------------------------------
 
     def exp(self, x: Value) -> Value:
         value = np.exp(x.p)
-        return Value(value, _times(value, np.expm1(_q(x))))
+        return Value(value, _times(value, np.expm1(bounds(x))))
 
     def opaque(self, function: str, *arguments: Value) -> Value:
         x = arguments[0]
@@ -154,7 +176,7 @@ class Rounding:
             return self._monotonous(getattr(np, function), x)
         value = np.empty(x.shape)
         ops.ACTIVATIONS[function](np.array(x.p), value)
-        return Value(value, _STEEPEST[function] * _q(x))
+        return Value(value, _STEEPEST[function] * bounds(x))
 
     def odd(self, function: str, x: Value) -> Value:
         return self.opaque(function, x)
@@ -162,11 +184,11 @@ class Rounding:
     def _monotonous(self, function: Callable[[Array], Array], x: Value) -> Value:
         """Of arguments that are not negative: the ends of an interval go to the ends of one."""
         value = function(x.p)
-        ends = [np.abs(function(np.maximum(x.p + way * _q(x), 0.0)) - value) for way in (-1, 1)]
-        return Value(value, np.where(_q(x) == 0, 0.0, np.fmax(*ends)))
+        ends = [np.abs(function(np.maximum(x.p + way * bounds(x), 0.0)) - value) for way in (-1, 1)]
+        return Value(value, np.where(bounds(x) == 0, 0.0, np.fmax(*ends)))
 
     def where(self, chosen: Array, x: Value, y: Value) -> Value:
-        return Value(np.where(chosen, x.p, y.p), np.where(chosen, _q(x), _q(y)))
+        return Value(np.where(chosen, x.p, y.p), np.where(chosen, _lane(x), _lane(y)))
 
     # --- order ----------------------------------------------------------------------------------------
 
@@ -174,28 +196,51 @@ class Rounding:
         return x.p
 
     def largest(self, x: Value, least: bool = False) -> Value:
-        return Value(x.p.min(axis=-1) if least else x.p.max(axis=-1), _q(x).max(axis=-1))
+        lane = _lane(x)
+        alike = (lane == lane[..., :1]).all(axis=-1)
+        return Value(
+            x.p.min(axis=-1) if least else x.p.max(axis=-1), np.where(alike, lane[..., 0], bounds(x).max(axis=-1))
+        )
 
     def larger(self, x: Value, y: Value) -> Value:
-        return Value(np.maximum(x.p, y.p), np.maximum(_q(x), _q(y)))
+        return Value(np.maximum(x.p, y.p), _either(x, y))
 
     def smaller(self, x: Value, y: Value) -> Value:
-        return Value(np.minimum(x.p, y.p), np.maximum(_q(x), _q(y)))
+        return Value(np.minimum(x.p, y.p), _either(x, y))
 
     def compared(self, comparison: Callable[[Array, Array], Array], x: Value, y: Value) -> Value:
-        near = (_q(x) + _q(y) > 0) & (np.abs(x.p - y.p) <= _q(x) + _q(y))
+        near = (bounds(x) + bounds(y) > 0) & (np.abs(x.p - y.p) <= bounds(x) + bounds(y))
         return Value(comparison(x.p, y.p).astype(np.float64), near.astype(np.float64))
 
     def truth(self, holds: Array) -> Value:
-        return self.given(holds)
+        return self.given(np.asarray(holds, np.bool_))
 
     def absolute(self, x: Value) -> Value:
-        return Value(np.abs(x.p), _q(x))
+        return Value(np.abs(x.p), x.q)
 
 
-def _q(x: Value) -> Array:
+def bounds(x: Value) -> Array:
+    """The bounds, 0 of what a type holds exactly."""
+    return np.maximum(_lane(x), 0.0)
+
+
+def _lane(x: Value) -> Array:
     assert x.q is not None
     return x.q
+
+
+def _either(x: Value, y: Value) -> Array:
+    """The second lane of one of the two: still of their type, if they have one in common."""
+    one, other = _lane(x), _lane(y)
+    return np.where(one == other, one, np.maximum(bounds(x), bounds(y)))
+
+
+def _code(dtype: DType) -> float:
+    return -1.0 - _HELD.index(dtype)
+
+
+def _are_of(values: Array, dtype: DType) -> bool:
+    return bool(np.array_equal(values.astype(dtype.numpy).astype(np.float64), values, equal_nan=True))
 
 
 def _times(x: Array, error: Array) -> Array:

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from accelopt_core.evaluation import CheckFailure
-from accelopt_core.judging.closeness import FLOAT32, Arithmetic, Place, arithmetic_of, check_output, needed
+from accelopt_core.judging.closeness import (
+    FLOAT32,
+    STORAGE,
+    WIDE,
+    Arithmetic,
+    Place,
+    arithmetic_of,
+    check_output,
+    needed,
+    storage_of,
+)
 from accelopt_core.judging.verification import NOISES, Reference
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task
 from nki_sim.isa.activation_functions import FUNCTIONS
@@ -324,3 +334,36 @@ def test_what_float32_drops_of_large_numbers_it_does_not_drop_of_small_ones() ->
     assert asked.elements is not None and asked.elements[1::2].max() > 1e-7
     small = expected[::2]
     assert (asked.elements[::2] < np.abs(small) * 1e-5).mean() > 0.99
+
+
+@pytest.mark.parametrize("name", STORAGE)
+def test_what_a_type_can_hold_is_right_and_a_second_rounding_to_it_is_not(name: str) -> None:
+    dtype = np.dtype(name)
+    limits = ml_dtypes.finfo(dtype)
+    assert STORAGE[name].relative == float(limits.eps) / 2
+    assert STORAGE[name].absolute == float(limits.smallest_subnormal) / 2
+    exact = normal(64, 256).astype(np.float64)
+    place = Place(0, "full", 0, "reference")
+
+    def passes(got: np.ndarray, expected: np.ndarray, stored: object) -> bool:
+        return check_output(
+            got.astype(np.float32), expected, place=place, arithmetic=FLOAT32, noise=np.abs(expected) * 2.0**-24,
+            bound=2e-5, stored=stored,
+        )[1] is None  # fmt: skip
+
+    once = exact.astype(dtype)
+    assert passes(once, exact, storage_of(name, "float64", {name}))
+    assert passes(once, once.astype(np.float64), storage_of(name, name, set()))
+    assert not passes(once, exact, storage_of("float32", "float64", {name}))
+    worse = (exact * (1 + 4 * STORAGE[name].relative)).astype(dtype)
+    assert not passes(worse, exact, storage_of(name, "float64", {name}))
+
+
+def test_a_type_counts_as_storage_where_the_reference_or_an_argument_has_one_as_narrow() -> None:
+    assert storage_of("float32", "float64", {"float32"}) == WIDE
+    assert storage_of("bfloat16", "float64", {"float32"}) == WIDE
+    assert storage_of("bfloat16", "float64", {"float32", "bfloat16"}) == STORAGE["bfloat16"]
+    assert storage_of("bfloat16", "float64", {"float8_e4m3"}) == STORAGE["bfloat16"]
+    assert storage_of("float8_e4m3", "float64", {"bfloat16"}) == WIDE
+    assert storage_of("bfloat16", "bfloat16", set()).relative == 2 * STORAGE["bfloat16"].relative
+    assert storage_of("float32", "bfloat16", set()) == STORAGE["bfloat16"]

@@ -270,6 +270,9 @@ class _Float32s:
     parallel_runs = 1
     simulated = True
 
+    def rounded_integers(self, artifact: float) -> bool:
+        return False
+
     def counts(self, artifact: float) -> bool:
         return False
 
@@ -303,3 +306,73 @@ def test_what_decided_for_one_kernel_decides_for_the_next_without_the_reference(
     assert len(reference._module.calls) == asked
     wrong = replace(compiled, artifact=0.5)
     assert isinstance(Verifier(request, _Float32s(), wrong, cache)._check(Draw(seed, "positive")), Failed)
+
+
+NARROW = """
+import math
+import ml_dtypes
+import numpy as np
+N = 4096
+def get_inputs():
+    return [np.random.normal(size=(8, N)).astype(ml_dtypes.bfloat16)]
+def forward(x):
+    wide = x.astype(np.float32)
+    return RESULT
+"""
+
+
+def narrow_reference(result: str) -> Reference:
+    of_task = task(NARROW.replace("RESULT", result))
+    return Reference(of_task, of_task.full)
+
+
+def test_a_reference_of_bfloat16_computes_in_float64_whatever_it_casts_to() -> None:
+    reference = narrow_reference("np.exp(wide / 3).astype(ml_dtypes.bfloat16)")
+    inputs = reference.inputs(0)
+    (expected,) = reference.expected(inputs)
+    np.testing.assert_allclose(expected, np.exp(inputs[0].astype(np.float64) / 3), rtol=1e-15)
+    noise = reference.noise(inputs, (expected,), 2.0**-24, 1)[0]
+    assert 0 < np.median(noise / np.abs(expected)) < 1e-6  # no steps of bfloat16 in it
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "(wide * wide).astype(ml_dtypes.bfloat16).astype(np.float32) / 3",  # used after it was rounded
+        "(wide * wide).astype(ml_dtypes.float8_e4m3)",  # narrower than any argument
+    ],
+)
+def test_a_rounding_that_is_part_of_the_formula_stays(result: str) -> None:
+    reference = narrow_reference(result)
+    inputs = reference.inputs(0)
+    squares = np.square(inputs[0].astype(np.float64))
+    of_type = ml_dtypes.bfloat16 if "bfloat16" in result else ml_dtypes.float8_e4m3
+    wanted = squares.astype(of_type).astype(np.float64) / (3 if "/ 3" in result else 1)
+    np.testing.assert_allclose(reference.expected(inputs)[0].astype(np.float64), wanted, rtol=1e-15)
+
+
+@pytest.mark.parametrize("result", ["(1 + np.tanh(wide)) * np.sqrt(2)", "1 + np.vectorize(math.tanh)(wide)"])
+def test_a_reference_of_bfloat16_shows_what_float32_gets_wrong_though_numpy_makes_float64_of_it(result: str) -> None:
+    reference = narrow_reference(result)
+    plain = reference.in_float32([np.full((1, 4), -12.0).astype(ml_dtypes.bfloat16)])[0]
+    assert plain.dtype == np.float32 and (plain == 0).all()
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3", "float8_e5m2", "float16", "float32"])
+def test_arrays_of_every_type_are_kept_as_they_are(name: str, tmp_path: Path) -> None:
+    reference, cache = make_kept(name), ReferenceCache(tmp_path, key=b"k")
+    seed = reference.task.seeds[0]
+    inputs = reference.inputs(seed)
+    kept = [cache.of_draw(reference, seed, "r", lambda: reference.expected(inputs))[0] for _ in range(2)]
+    assert kept[0].dtype == kept[1].dtype == np.dtype(name)
+    assert kept[0].tobytes() == kept[1].tobytes()
+    assert kept[0] is not kept[1], "it was computed again, or never read"
+
+
+def make_kept(name: str) -> Reference:
+    of_task = task(
+        "import ml_dtypes\nimport numpy as np\nN = 4\n"
+        "def get_inputs(): return [np.random.normal(size=(8, N)).astype('f4')]\n"
+        f"def forward(x): return x.astype('{name}')\n"
+    )
+    return Reference(of_task, of_task.full)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,6 +147,10 @@ def test_when_nothing_was_faster_it_says_so_and_shows_no_diff(tmp_path: Path) ->
     folder.end("finished", "nothing to plan")
     text = text_of(lambda console: print_report(console, summary_of(folder)))
     assert "nothing faster was found" in text and "@@" not in text
+    exact = {"verification": {"exact": True}}
+    (folder.path / "config.json").write_text(json.dumps(exact), encoding="utf-8")
+    text = text_of(lambda console: print_report(console, summary_of(folder)), width=120)
+    assert "nothing faster is bit-identical" in text
     assert write_diff(summary_of(folder)) is None
 
 

@@ -21,6 +21,7 @@ from accelopt_core.task import PrecisionPolicy, Task
 from infra.tasks.seed_index import load_seed
 from tests.mutations.bases import bases
 from tests.mutations.judging import small, toolchain
+from tests.mutations.narrow import BFLOAT16_WITHIN, giving_float8, in_bfloat16, in_bfloat16_within
 from tests.redteam.test_shortcuts import BACKWARDS, OTHER_FORMS, TILINGS
 
 BF16_TOLERANCE = 1e-2
@@ -80,9 +81,19 @@ def _allowing_bf16(name: str) -> Task:
     return replace(small(name), tolerance=BF16_TOLERANCE, precision=PrecisionPolicy.BF16_ALLOWED)
 
 
+def _alone(task: Task, source: str) -> tuple[Task, tuple[str, ...]]:
+    return task, (source,)
+
+
 HONEST: dict[str, Callable[[], tuple[Task, tuple[str, ...]]]] = {
     **{name: lambda name=name: (small(name), tuple(_forms(name))) for name in TILINGS},  # type: ignore[misc]
     **{f"{name} in bfloat16": lambda name=name: (_allowing_bf16(name), (in_bf16(name),)) for name in BF16},  # type: ignore[misc]
+    **{f"{name} of bfloat16": lambda name=name: _alone(*in_bfloat16(name)) for name in TILINGS},  # type: ignore[misc]
+    **{
+        f"{name} of bfloat16 tiles": lambda name=name: _alone(*in_bfloat16_within(name))  # type: ignore[misc]
+        for name in BFLOAT16_WITHIN
+    },
+    **{f"{name} to float8": lambda name=name: _alone(*giving_float8(name)) for name in ("silu", "bmm_softmax")},  # type: ignore[misc]
 }
 """Task and kernels by name."""
 

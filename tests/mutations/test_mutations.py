@@ -67,7 +67,7 @@ def test_no_honest_kernel_is_refused_in_thirty_judgements(task: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["silu", "silu in bfloat16"])
+@pytest.mark.parametrize("task", ["silu", "silu in bfloat16", "silu of bfloat16", "silu to float8"])
 def test_an_honest_kernel_is_not_refused(task: str) -> None:
     assert refusals(task, range(3)) == []
 

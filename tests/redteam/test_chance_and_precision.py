@@ -151,6 +151,117 @@ FEWER_BITS = {
 }  # fmt: skip
 
 
+NARROW_REFERENCE = """
+import ml_dtypes
+import numpy as np
+
+P, N, T = 128, 512, 1
+
+
+def get_inputs():
+    arrays = np.random.normal(size=(T * P, N)), np.random.normal(size=(P, N))
+    return [array.astype(ml_dtypes.bfloat16) for array in arrays]
+
+
+def forward(x, y):
+    wide = x.astype(np.float32) + np.tile(y.astype(np.float32), (T, 1))
+    return (wide * wide).astype(ml_dtypes.bfloat16)
+"""
+"""Square of a sum; the kernels' `a`, `b` and `c` are bfloat16 tiles as they stand."""
+NARROW = replace(ONE, reference_source=NARROW_REFERENCE)
+SUM = "            nisa.tensor_tensor(dst=c, data1=a, data2=b, op=nl.add)\n"
+WIDE_SQUARE = f"""            {tile("w", "float32")}
+            nisa.tensor_tensor(dst=w, data1=a, data2=b, op=nl.add)
+            nisa.tensor_tensor(dst=c, data1=w, data2=w, op=nl.multiply)
+"""
+NARROW_HONEST = HONEST.replace(SUM, WIDE_SQUARE)
+HIDDEN = {
+    "the sum in bfloat16": SUM + "            nisa.tensor_tensor(dst=c, data1=c, data2=c, op=nl.multiply)\n",
+    "behind a widening": SUM
+    + f"""            {tile("w", "float32")}
+            nisa.tensor_copy(dst=w, src=c)
+            nisa.tensor_tensor(dst=c, data1=w, data2=w, op=nl.multiply)
+""",
+    "behind a widening transfer": SUM
+    + f"""            {tile("w", "float32")}
+            nisa.dma_copy(dst=w, src=c)
+            nisa.tensor_tensor(dst=c, data1=w, data2=w, op=nl.multiply)
+""",
+    "the upper halves of float32": WIDE_SQUARE.replace(
+        "            nisa.tensor_tensor(dst=c",
+        f"""            {tile("v", "float32")}
+            nisa.memset(dst=v, value=0.0)
+            nisa.tensor_copy(dst=v.view(nl.uint16)[:, 1 : 2 * STEP : 2], src=w.view(nl.uint16)[:, 1 : 2 * STEP : 2])
+            w = v
+            nisa.tensor_tensor(dst=c""",
+    ),
+}
+"""What is done in place of the sum in float32: numbers alone do not show all of it in a bfloat16 result."""
+
+
+def test_a_kernel_of_bfloat16_that_computes_in_float32_is_right_and_says_so(target: LocalTarget) -> None:
+    result = judged(target, NARROW_HONEST, NARROW)
+    assert isinstance(result, Measured), explain(result)
+    assert "bfloat16 in, float32 arithmetic, bfloat16 out" in result.rests_on
+    assert result.output_types == ("bfloat16",)
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_low_precision_behind_a_narrow_output_is_refused(target: LocalTarget, name: str) -> None:
+    result = judged(target, HONEST.replace(SUM, HIDDEN[name]), NARROW)
+    assert isinstance(result, Incorrect), explain(result)
+    assert "and used" in explain(result) or "differ" in explain(result), explain(result)
+
+
+def test_a_kernel_that_returns_another_type_than_the_input_kernel_is_refused(target: LocalTarget) -> None:
+    request = EvaluationRequest(NARROW, Candidate("c", NARROW_HONEST, "input"), output_types=("float32",))
+    result = target.evaluate(request, lambda step, detail: None)
+    assert isinstance(result, Incorrect) and "keep the outputs' types" in explain(result)
+
+
+WIDENING = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x):
+    y = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.shared_hbm)
+    t = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=t, src=x)
+    u = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=u, data=t, op0=nl.multiply, operand0=2.0)
+    nisa.dma_copy(dst=y, src=u)
+    return y
+"""
+DRAWN = "import numpy as np, ml_dtypes\nN = 64\ndef get_inputs(): return [{}]\ndef forward(x): return x {} 2\n"
+
+
+@pytest.mark.parametrize("taken", ["bfloat16", "float16", "float8_e4m3", "int8"])
+def test_an_argument_that_is_widened_exactly_is_no_computation_in_its_type(target: LocalTarget, taken: str) -> None:
+    drawn = "np.random.normal(size=(128, N)).astype(ml_dtypes.bfloat16).astype(ml_dtypes.float8_e4m3)"
+    drawn = (
+        drawn.replace("ml_dtypes.float8_e4m3", f"np.dtype('{taken}')")
+        if taken != "int8"
+        else ("np.random.randint(-100, 100, size=(128, N)).astype(np.int8)")
+    )
+    reference = DRAWN.format(drawn, "* 1.0 *" if taken == "int8" else "*")
+    task = Task("twice", reference, (ShapePreset("full", (("N", 64),)),), seeds=(0,))
+    result = judged(target, WIDENING, task)
+    assert isinstance(result, Measured), explain(result)
+
+
+@pytest.mark.parametrize(("most", "is_said"), [("1 << 24", False), ("1 << 30", True)])
+def test_integers_that_float32_does_not_hold_are_told(target: LocalTarget, most: str, is_said: bool) -> None:
+    reference = DRAWN.format(f"np.random.randint(0, {most}, size=(128, N)).astype(np.int32)", "* 1.0 *")
+    task = Task("twice", reference, (ShapePreset("full", (("N", 64),)),), seeds=(0,))
+    kernel = WIDENING.replace("t = nl.ndarray(x.shape, dtype=nl.float32", "t = nl.ndarray(x.shape, dtype=nl.int32")
+    result = judged(target, kernel, task)
+    assert isinstance(result, Measured), explain(result)
+    assert any("integers beyond 2^24" in line for line in result.checks) is is_said
+
+
 def steered(threshold: float) -> str:
     """All is 0 where the input's first number is larger: as a register says, which is loaded from a comparison."""
     return with_lines(

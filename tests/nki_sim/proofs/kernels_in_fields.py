@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,8 +36,9 @@ def kernel(body: str, *, more: str = "") -> str:
     return HEADER + more + "\n".join(lines) + "\n"
 
 
-def traced(body: str) -> Program:
-    return trace(kernel(body), *(np.zeros((P, N), np.float32),) * 2)
+def traced(body: str, dtype: Any = np.float32) -> Program:
+    """`dtype`: of both inputs, which are widened on their way into SBUF."""
+    return trace(kernel(body), *(np.zeros((P, N), dtype),) * 2)
 
 
 def compared(body: str, original: str, seed: int = 5, inputs: Sequence[Input] = (Input(None),) * 2) -> Proofs:

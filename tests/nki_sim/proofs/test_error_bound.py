@@ -94,6 +94,25 @@ def test_moving_what_is_narrow_already_rounds_nothing():
     assert once == twice
 
 
+@pytest.mark.parametrize("argument", ["bfloat16", "float8_e4m3", "int8"])
+@pytest.mark.parametrize("held", [True, False])
+def test_an_exact_conversion_has_no_error(argument: str, held: bool) -> None:
+    """What comes from a narrow argument, moved, chosen and negated, is held by its type; what is computed is not."""
+    dtype = np.dtype(argument)
+    then = "nisa.tensor_tensor(dst=t1, data1=a, data2=b, op=nl.maximum)" if held else SUM.replace("dst=out", "dst=t1")
+    program = traced(
+        f"{then}\nnarrow = nl.ndarray((128, 64), dtype=nl.bfloat16, buffer=nl.sbuf)\n"
+        "nisa.tensor_copy(dst=narrow, src=t1)\nnisa.activation(dst=out, op=nl.exp, data=narrow)",
+        dtype,
+    )
+    inputs = [array.astype(dtype) for array in arrays()]
+
+    proof = error_bound(program, inputs, 2e-5)
+
+    assert (proof.reason == "nothing is rounded to fewer bits than float32 has") is held
+    assert (proof.finding is Finding.HELD) is held
+
+
 def test_a_tolerance_that_allows_it_and_a_kernel_that_needs_none():
     narrow = traced(NARROW.format(dtype="bfloat16", then=THEN["add"]))
     assert error_bound(narrow, arrays(), 1e-2).finding is Finding.HELD
