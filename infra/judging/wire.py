@@ -46,7 +46,7 @@ from accelopt_core.ports import (
     TargetUnreachable,
     TaskFault,
 )
-from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task, Within, Work
+from accelopt_core.task import Domain, PrecisionPolicy, ShapePreset, Surroundings, Task, Within, Work
 from accelopt_core.toolchain import Calibration
 from infra.languages.registry import supported
 from ka_extensions.plain_text import one_line
@@ -121,7 +121,12 @@ def decode_job(text: str) -> Job:
 
 def _task(data: dict[str, Any]) -> Task:
     presets = tuple(
-        ShapePreset(p["name"], tuple((k, v) for k, v in p["values"]), None if p["work"] is None else Work(**p["work"]))
+        ShapePreset(
+            p["name"],
+            tuple((k, v) for k, v in p["values"]),
+            None if p["work"] is None else Work(**p["work"]),
+            tuple(Domain(**domain) for domain in p["domains"]),
+        )
         for p in data["presets"]
     )
     return Task(
