@@ -211,7 +211,7 @@ def _entries(node: ast.stmt, name: str) -> list[tuple[str, ast.expr]]:
     """Of a declared dictionary."""
     given = _value(node)
     if not isinstance(given, ast.Dict) or not all(isinstance(key, ast.Constant) for key in given.keys):
-        raise _Unreadable(node, f"{name} must be a dictionary that is written out (docs/tasks.md has one)")
+        raise _Unreadable(node, f"{name} must be a dictionary that is written out")
     return [(str(key.value), value) for key, value in zip(given.keys, given.values) if isinstance(key, ast.Constant)]
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.judging.closeness import FLOAT32, Place, check_output, relative_l2
-from accelopt_core.judging.correctness import Compiled, Draw, Failed, Passed, Verifier
+from accelopt_core.judging.correctness import Compiled, Failed, Passed, Verifier
+from accelopt_core.judging.draws import Draw
 from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs, has_finite
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE, ShapePreset, Task
