@@ -223,13 +223,14 @@ def _without_repeats(draw: np.random.Generator, count: int, shape: tuple[int, ..
 
 
 def _constant(array: np.ndarray, movement: Movement, draw: np.random.Generator, complement: bool) -> np.ndarray:
-    """Of zeros: positive numbers, then of both signs. Of another number: that or zero, then others beside it."""
+    """Of zeros: positive numbers, then of both signs. Of another number: half of it zeros; then the other half, beside
+    other numbers."""
     value = movement.low
     if value == 0:
         return draw.normal(size=array.shape) if complement else draw.uniform(0.5, 1.5, array.shape)
-    if complement and np.isfinite(value):
-        return value * draw.uniform(0.5, 1.5, array.shape)
-    return np.where(draw.random(array.shape, np.float32) < 0.5, value, 0.0)
+    gone = (draw.random(array.shape, np.float32) < 0.5) != complement
+    others = value * draw.uniform(0.5, 1.5, array.shape) if complement and np.isfinite(value) else value
+    return np.where(gone, 0.0, others)
 
 
 def _table(array: np.ndarray, movement: Movement, draw: np.random.Generator, complement: bool) -> np.ndarray:

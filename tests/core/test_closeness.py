@@ -230,6 +230,7 @@ def test_a_wider_bound_of_the_task_and_a_device_give_more_room() -> None:
     assert arithmetic_of(replace(TASK, tolerance=1e-4), exact_functions=True).slack == pytest.approx(5 * FLOAT32.slack)
     assert arithmetic_of(TASK, exact_functions=False).slack == 10 * FLOAT32.slack
     assert arithmetic_of(replace(TASK, tolerance=1e-6), exact_functions=True) == FLOAT32
+    assert arithmetic_of(replace(TASK, tolerance=1e-4), exact_functions=True).tolerance == 1e-4
 
 
 GELU = """
