@@ -50,6 +50,8 @@ FORMULAS = {
     "    return (x - m) / np.sqrt(np.mean(np.square(x - m), axis=-1, keepdims=True) + 1e-5)",
     "variance": "return np.var(x, axis=-1, keepdims=True)",
     "centred": "return x - np.mean(x, axis=-1, keepdims=True)",
+    "unit rows": "return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True))",
+    "cosines": "u = x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True))\n    return u @ u.T",
     "distance": "return np.sum(np.square(x - x[:1]), axis=-1, keepdims=True)",
 }
 
@@ -59,8 +61,8 @@ def task(name: str) -> Task:
 
 
 def kernel(*lines: str, result: str = "c") -> str:
-    """The last line makes `result`, a tile of rows, or of one number a row where it is p, q or r."""
-    columns = "1" if result in "pqr" else "C"
+    """The last line makes `result`: a tile like x; of one number a row where it is p, q or r; square where it is g."""
+    columns = {"p": "1", "q": "1", "r": "1", "g": "R"}.get(result, "C")
     return KERNEL.format(lines="\n    ".join(lines), columns=columns, result=result)
 
 
@@ -112,6 +114,25 @@ BY_SQUARES = (
 )
 """The same as E[x^2] - E[x]^2."""
 NORMALISED = (each("q", "q", ("add", 1e-5)), apply("r", "rsqrt", "q"), each("c", "a", ("multiply", "r")))
+SQUARES = (both("b", "x_tile", "multiply", "x_tile"), over("q", "add", "b"))
+SQUARES_ONE_BY_ONE = ("nisa.activation_reduce(dst=b, op=nl.square, data=x_tile, reduce_op=nl.add, reduce_res=q)",)
+"""q: their sum, the second in another order."""
+UNIT = (apply("r", "rsqrt", "q"), each("c", "x_tile", ("multiply", "r")))
+PRODUCTS = (
+    "g, acc = tile(R), nl.ndarray((R, R), dtype=nl.float32, buffer=nl.psum)",
+    *(
+        line
+        for part in ("c[:, 0:128]", "c[:, 128:256]")
+        for line in (
+            "turned, t = nl.ndarray((128, R), dtype=nl.float32, buffer=nl.psum), tile(R)",
+            f"nisa.nc_transpose(dst=turned, data={part})",
+            "nisa.tensor_copy(dst=t, src=turned)",
+            "nisa.nc_matmul(dst=acc, stationary=t, moving=t)",
+        )
+    ),
+    "nisa.tensor_copy(dst=g, src=acc)",
+)
+"""g: of each row with each."""
 LARGEST = (over("p", "maximum", "x_tile"), each("a", "x_tile", ("subtract", "p")))
 SUMMED = (apply("b", "exp", "a"), over("q", "add", "b"), apply("q", "log", "q"))
 
@@ -154,6 +175,13 @@ HONEST: dict[str, dict[str, str]] = {
         "as the reference": kernel(*TWO_PASSES, result="q"), "by Welford": kernel(*WELFORD, result="q"),
     },
     "centred": {"as the reference": kernel(*CENTRED, result="a")},
+    "unit rows": {
+        "as the reference": kernel(*SQUARES, *UNIT), "squares one by one": kernel(*SQUARES_ONE_BY_ONE, *UNIT),
+    },
+    "cosines": {
+        "as the reference": kernel(*SQUARES, *UNIT, *PRODUCTS, result="g"),
+        "squares one by one": kernel(*SQUARES_ONE_BY_ONE, *UNIT, *PRODUCTS, result="g"),
+    },
     "distance": {
         "as the reference": kernel(
             "nisa.dma_copy(dst=b, src=x.ap([[0, 128], [1, C]]))", both("a", "x_tile", "subtract", "b"),
@@ -212,13 +240,6 @@ SHORTCUTS: dict[str, tuple[str, str]] = {
 """Right on most standard normal inputs, or on all: by name, the task and the kernel."""
 
 LICENCES: dict[str, tuple[str, str, str]] = {
-    "wholly wrong where squares are a little": (
-        "layernorm", kernel(*BY_SQUARES, *NORMALISED),
-        kernel(*BY_SQUARES, both("b", "p", "multiply", "p"), both("b", "b", "subtract", "q"), *NORMALISED)
-        .replace("dst=b, data1=p", "dst=r, data1=p").replace("dst=b, data1=b, data2=q", "dst=r, data1=r, data2=q")
-        .replace("nisa.dma_copy(dst=out", "nisa.tensor_scalar(dst=r, data=r, op0=nl.less, operand0=0.0)\n"
-                 "    nisa.tensor_scalar(dst=c, data=c, op0=nl.multiply, operand0=r)\n    nisa.dma_copy(dst=out"),
-    ),
     "0 in rows far from zero": (
         "layernorm", kernel(*BY_SQUARES, *NORMALISED),
         kernel(
