@@ -17,7 +17,7 @@ sums one term after the other counts as well: an output may be twice as far off 
 error of its own (log(1 + exp(-40)) is 0 in it): what it moves when every result on its way is rounded once more is
 allowed besides, everywhere.
 
-What the task's input kernel gets wrong, a candidate may get wrong too, in the same elements and not much more (`excuse`).
+What the task's input kernel gets wrong, a candidate may get wrong too, in the same elements and not much more (`excuses`).
 
 On the reference's own inputs the task's published bound holds besides, over the whole output.
 """
@@ -80,7 +80,7 @@ _TOO_SMALL = 1 / _TOO_LARGE
 _PLAIN_ROWS = 64
 """Without noise, an element below this many roundings of its row's root mean square is not suspected."""
 
-_SHORT = 8
+SHORT = 8
 """A row or column of fewer elements says nothing that single elements do not."""
 
 _BLOCK = 1 << 15
@@ -149,30 +149,30 @@ def off_elsewhere(plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) ->
     """
     flat = [np.reshape(array, -1) for array in (plain, expected, noise)]
     alike = np.empty(plain.size, np.int16)
-    squares, count = np.zeros(_BINS), np.zeros(_BINS)
+    squares, count = np.zeros(BINS), np.zeros(BINS)
     for start in range(0, plain.size, _BLOCK):
         part = slice(start, start + _BLOCK)
         got, want, off = (array[part].astype(np.float64) for array in flat)
         with np.errstate(invalid="ignore"):
             error = got - want
-        alike[part] = _alike(want, off)
+        alike[part] = alike_bins(want, off)
         error[~np.isfinite(error)] = 0
-        squares += np.bincount(alike[part], error * error, squares.size).reshape(_BINS)
-        count += np.bincount(alike[part], minlength=count.size).reshape(_BINS)
+        squares += np.bincount(alike[part], error * error, squares.size).reshape(BINS)
+        count += np.bincount(alike[part], minlength=count.size).reshape(BINS)
     mean = _with_neighbours(squares) / np.maximum(_with_neighbours(count), 1)
     result: np.ndarray = (PLAIN_SLACK * np.sqrt(mean)).astype(np.float32).reshape(-1)[alike].reshape(plain.shape)
     return result
 
 
-_BINS = (2, 2 * _OCTAVES, _CONDITIONS)
+BINS = (2, 2 * _OCTAVES, _CONDITIONS)
 
 
-def _alike(want: np.ndarray, noise: np.ndarray) -> np.ndarray:
+def alike_bins(want: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """int16: elements of one number are of one sign, of about the same size and of about the same noise."""
     size = np.where(want == 0, -_OCTAVES, np.frexp(want)[1])
     condition = np.clip((size - np.frexp(noise)[1] + 8) // 2, 0, _CONDITIONS - 1)
     size = np.clip(size, -_OCTAVES, _OCTAVES - 1) + _OCTAVES
-    return np.ravel_multi_index((np.signbit(want).astype(np.intp), size, condition), _BINS).astype(np.int16)
+    return np.ravel_multi_index((np.signbit(want).astype(np.intp), size, condition), BINS).astype(np.int16)
 
 
 def _with_neighbours(bins: np.ndarray) -> np.ndarray:
@@ -181,44 +181,6 @@ def _with_neighbours(bins: np.ndarray) -> np.ndarray:
     summed[:, 1:] += bins[:, :-1]
     summed[:, :-1] += bins[:, 1:]
     return summed
-
-
-EXCUSE_SLACK = 8
-"""A candidate may be this many times as far off as the input kernel is."""
-
-_UNDEFINED = 1e-3
-"""Where the reference gives no number and the input kernel does, a candidate may differ by so much of its row's largest."""
-
-_SAMPLE = 1 << 20
-"""Elements from which it is taken what is usual."""
-
-
-def excuse(theirs: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(what a candidate is held to, how far each element may be off it besides): with the input kernel's output.
-
-    That is `EXCUSE_SLACK` times what the input kernel is off there, or what it is off at half of the elements that are
-    alike (`_alike`), if that is more: at the element alone it may be right by luck, and its worst elsewhere would
-    excuse anything. Where the input kernel is not finite the element is left out: infinite. Where only the reference is
-    not, the input kernel's value is what counts.
-    """
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(theirs.astype(np.float64) - expected)
-    known = np.isfinite(expected) & np.isfinite(theirs)
-    alike = _alike(np.where(known, expected, 0.0), noise).reshape(-1)
-    step = max(1, error.size // _SAMPLE)
-    sample = np.flatnonzero(known.reshape(-1)[::step]) * step
-    order = sample[np.lexsort((error.reshape(-1)[sample], alike[sample]))]
-    usual = np.zeros(int(np.prod(_BINS)))
-    starts = np.flatnonzero(np.diff(alike[order], prepend=-1))
-    for start, end in zip(starts, [*starts[1:], len(order)]):
-        usual[alike[order[start]]] = error.reshape(-1)[order[(start + end) // 2]]
-    allowed = EXCUSE_SLACK * np.fmax(error, usual[alike].reshape(error.shape))
-    held = np.where(np.isfinite(expected) | ~np.isfinite(theirs), expected, theirs)
-    undefined = ~np.isfinite(expected) & np.isfinite(theirs)
-    if undefined.any():
-        largest = np.abs(np.where(np.isfinite(theirs), theirs, 0.0)).max(axis=-1, keepdims=True, initial=0)
-        allowed = np.where(undefined, _UNDEFINED * largest, allowed)
-    return held, np.where(np.isfinite(theirs), allowed, np.inf)
 
 
 LARGEST = 1e30
@@ -425,7 +387,7 @@ class _Lines:
 
     def over(self, slack: float) -> np.ndarray:
         """Error over limit of each; of too short ones nothing."""
-        if not self.length or (self.length < _SHORT and len(self.error) > 1):
+        if not self.length or (self.length < SHORT and len(self.error) > 1):
             return np.zeros(0)
         return np.sqrt(self.error) / (self._limit(slack) + FLOOR * np.sqrt(self.length))
 

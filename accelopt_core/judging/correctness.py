@@ -22,13 +22,11 @@ from accelopt_core.evaluation import (
     explain,
 )
 from accelopt_core.judging.closeness import (
-    EXCUSE_SLACK,
     Arithmetic,
     Place,
     arithmetic_of,
     check_elements,
     check_output,
-    excuse,
     needed,
     needed_one_by_one,
     off_elsewhere,
@@ -36,6 +34,7 @@ from accelopt_core.judging.closeness import (
 )
 from accelopt_core.judging.domains import is_floating
 from accelopt_core.judging.draws import OF_DOMAINS, Draw, count, next_of, several
+from accelopt_core.judging.excuses import EXCUSE_SLACK, excuse
 from accelopt_core.judging.plausibility import first_changed, one_value, same_bits
 from accelopt_core.judging.side_by_side import side_by_side
 from accelopt_core.judging.verification import (
@@ -54,9 +53,7 @@ LARGE = 1 << 24
 """Elements of an output from which on changed inputs, like the reference's own, are compared without noise first.
 
 Noise takes up to four more runs of the reference. Without it single small elements are held to their row, which at
-the gates they are not; and in `mixed` inputs the rows that are constant show what becomes of one value.
-"""
-
+the gates they are not; and in `mixed` inputs the rows that are constant show what becomes of one value."""
 
 _UNKNOWN = (
     "forward() of the reference makes float64 of float32 inputs (np.sqrt(2) and np.vectorize do), so that what float32 "
@@ -205,7 +202,9 @@ def _as_float32(arrays: tuple[np.ndarray, ...], outputs: int) -> _Float32:
     """As it was kept."""
     numbers, *others = arrays
     elements = (each if each.size else None for each in others[outputs:])
-    return _Float32(tuple(numbers[1:].tolist()), tuple(others[:outputs]), tuple(elements), _UNKNOWN if numbers[0] else "")
+    return _Float32(
+        tuple(numbers[1:].tolist()), tuple(others[:outputs]), tuple(elements), _UNKNOWN if numbers[0] else ""
+    )
 
 
 def _kept(rows: np.ndarray, array: np.ndarray) -> np.ndarray:
@@ -278,7 +277,9 @@ class Verifier:
             shared = self._shared(failed, excuses.input_kernel)
         if excuses is not None and excuses.input_kernel is not None:
             for draw in unheld:
-                self._hold_beyond_float32(draw, excuses.input_kernel)
+                theirs = excuses.input_kernel()._execute(draw)
+                if not isinstance(theirs, Failed):
+                    self._hold_to(draw, theirs, beyond_float32=True)
         line = self._line(draws, worst, left_out, undefined, len(shared))
         return Verified(worst, line, shared, _joined(furthest))
 
@@ -297,42 +298,32 @@ class Verifier:
                 if not isinstance(theirs, Failed) or not isinstance(theirs.evaluation, (Incorrect, Crashed)):
                     raise Wrong(verdict.evaluation)
                 if not isinstance(ran, Failed):
-                    self._hold_to(draw, ran, verdict)
+                    if any(each.shape != want.shape for each, want in zip(ran.outputs, ran.expected)):
+                        raise Wrong(verdict.evaluation)
+                    self._hold_to(draw, ran)
             except CandidateFault:
                 raise Wrong(verdict.evaluation) from None
             mine, others = explain(verdict.evaluation), explain(theirs.evaluation)
             said.append(f"{mine}; the input kernel too" if mine == others else f"{mine}; the input kernel: {others}")
         return tuple(said)
 
-    def _hold_to(self, draw: Draw, theirs: _Execution, verdict: Failed) -> None:
-        """Raises Wrong where this kernel is further off than the input kernel allows, element by element."""
+    def _hold_to(self, draw: Draw, theirs: _Execution, beyond_float32: bool = False) -> None:
+        """Raises Wrong where this kernel is further off than the input kernel allows, element by element.
+
+        `beyond_float32`: only rows in which the reference overflows in float32 are looked at.
+        """
         mine = self._execute(draw)
         if isinstance(mine, Failed):
             raise Wrong(mine.evaluation)
-        if any(each.shape != want.shape for each, want in zip(theirs.outputs, theirs.expected)):
-            raise Wrong(verdict.evaluation)
         *_, noise = self._noises(mine)
         plain = self._by_float32(mine, noise)
         held, allowed = zip(*map(excuse, theirs.outputs, theirs.expected, noise))
+        if beyond_float32:
+            allowed = tuple(np.where(rows, np.inf, each) for rows, each in zip(plain.rows, allowed))
         compared = self._compare(replace(mine, expected=held), noise, replace(plain, allowance=allowed))
         if not isinstance(compared, Passed):
-            failure = compared.failure
-            raise Wrong(Incorrect(replace(failure, reason=f"{failure.reason}, {_FURTHER_OFF}")))
-
-    def _hold_beyond_float32(self, draw: Draw, input_kernel: Callable[[], Verifier]) -> None:
-        """Rows in which the reference overflows in float32, as far as the input kernel gives numbers there."""
-        theirs, mine = input_kernel()._execute(draw), self._execute(draw)
-        if isinstance(mine, Failed):
-            raise Wrong(mine.evaluation)
-        if isinstance(theirs, Failed):
-            return
-        *_, noise = self._noises(mine)
-        plain = self._by_float32(mine, noise)
-        held, allowed = zip(*map(excuse, theirs.outputs, theirs.expected, noise))
-        only = tuple(np.where(rows, np.inf, each) for rows, each in zip(plain.rows, allowed))
-        compared = self._compare(replace(mine, expected=held), noise, replace(plain, allowance=only))
-        if not isinstance(compared, Passed):
-            reason = f"{compared.failure.reason} where the reference overflows in float32, {_FURTHER_OFF}"
+            where = " where the reference overflows in float32" if beyond_float32 else ""
+            reason = f"{compared.failure.reason}{where}, {_FURTHER_OFF}"
             raise Wrong(Incorrect(replace(compared.failure, reason=reason)))
 
     def _line(
@@ -533,9 +524,7 @@ class Verifier:
         arrays = self.cache.of_draw(reference, draw.seed, self._plain(draw), compute)
         return _as_float32(arrays, len(execution.expected))
 
-    def _by_other_roundings(
-        self, execution: _Execution, noise: Sequence[np.ndarray], plain: _Float32
-    ) -> _Float32:
+    def _by_other_roundings(self, execution: _Execution, noise: Sequence[np.ndarray], plain: _Float32) -> _Float32:
         """`plain`, wider by what float32 needs where sums are taken one by one, and by what the reference itself may be
         off in float64: three runs of it, once the cheaper limits have refused."""
         reference, draw = self.compiled.reference, execution.draw

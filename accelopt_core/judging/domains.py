@@ -125,14 +125,19 @@ def _alike(values: Sequence[np.ndarray]) -> bool:
 
 def _few_values(values: Sequence[np.ndarray]) -> tuple[float, ...] | None:
     """The one or two values that these arrays have together; None where there are more, or NaN."""
-    found: set[float] = set()
+    found: list[float] = []
     for cut in (_SAMPLE, None):
         for each in values:
             flat = each.reshape(-1)[:cut]
-            found.update(np.unique(flat if flat.dtype.kind in "iubf" else flat.astype(np.float32)).tolist())
-            if len(found) > 2 or any(value != value for value in found):
-                return None
-    return tuple(sorted(map(float, found)))
+            left = flat if flat.dtype.kind in "iubf" else flat.astype(np.float32)
+            for value in found:
+                left = left[left != value]
+            while left.size:
+                if len(found) == 2 or left[0] != left[0]:
+                    return None
+                found.append(float(left[0]))
+                left = left[left != left[0]]
+    return tuple(sorted(found))
 
 
 def index_axis(
@@ -164,9 +169,7 @@ def _with_first(inputs: Sequence[Any], number: int, value: int) -> list[Any]:
     return changed
 
 
-def moved_inputs(
-    inputs: Sequence[Any], found: Sequence[Movement | None], seed: int, complement: bool
-) -> list[Any]:
+def moved_inputs(inputs: Sequence[Any], found: Sequence[Movement | None], seed: int, complement: bool) -> list[Any]:
     """The inputs with other values of their domains, ends included; with `complement`, every element of integers and
     of two values is another than without it."""
     result = list(inputs)

@@ -14,6 +14,13 @@ AT_FULL_SHAPE = ("mixed", "scaled-rows")
 
 `mixed` has rows of every kind that the others are made of: one draw does for all where a draw costs most."""
 
+LONG = 100_000
+"""Instructions from which a task's only shape is drawn like a full one: an execution takes seconds (21 us of a processor
+for an instruction on a small tile), and there are twenty-two."""
+
+WHERE_LONG = ("mixed", "offset-rows", DOMAIN, COMPLEMENT)
+"""Distributions there; the winner gets all."""
+
 OF_DOMAINS = (DOMAIN, COMPLEMENT)
 """Distributions that are the reference's own where no input has a domain that these alone draw from."""
 
@@ -35,9 +42,7 @@ def count(draws: Sequence[Draw]) -> str:
     return f"{len({d.seed for d in draws})} seeds, {len({d.distribution for d in draws})} input distributions"
 
 
-def draws_at_a_gate(
-    request: EvaluationRequest, proved_equal: bool = False, moves: bool = True
-) -> tuple[Draw, ...]:
+def draws_at_a_gate(request: EvaluationRequest, proved_equal: bool = False, moves: bool = True) -> tuple[Draw, ...]:
     """Every seed with the reference's own inputs, every other distribution with one; all with all for the winner.
 
     Published seeds for the distributions, whose references are then computed once in a session. `proved_equal`: to the
@@ -52,18 +57,26 @@ def draws_at_a_gate(
 
 
 def draws_at_full_shape(
-    request: EvaluationRequest, settled: bool = False, moves: bool = True
+    request: EvaluationRequest, settled: bool = False, moves: bool = True, instructions: int = 0
 ) -> tuple[Draw, ...]:
     """One published and one secret seed, and changed inputs of a secret one; every seed for the final winner. Where
     `moves`, as in `draws_at_a_gate`, a draw from the domains too.
 
-    A task of one shape has no gate: each distribution is drawn here. `settled`: what is timed was proved equal to the
+    A task of one shape has no gate: each distribution is drawn here, of a program of many `instructions` before the
+    last check those of `WHERE_LONG`. `settled`: what is timed was proved equal to the
     input kernel where the gates are, or is the input kernel. Then one published seed does, whose references, which take
     longer than the kernel, are computed once in a session; in the last check changed inputs are of a secret one. The
     input kernel is run on those only where a winner fails them.
     """
     task = request.task
     seeds = task.seeds + request.extra_seeds
+    if len(task.presets) == 1 and instructions >= LONG and not request.final:
+        own = task.seeds[:1] + request.extra_seeds[:1]
+        return tuple(
+            draw
+            for draw in _own(own) + _others(request, seeds[-1:], moves)
+            if draw.distribution in (REFERENCE, *WHERE_LONG)
+        )
     if len(task.presets) == 1:
         return _own(seeds) + _others(request, seeds[-1:], moves)
     if settled and task.seeds:

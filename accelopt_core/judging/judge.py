@@ -101,9 +101,7 @@ def _judged(
             cheapest = preset is task.presets[0]
             if cheapest and request.final:
                 proofs = proved(request, toolchain, compiled, cache, progress)
-            draws = draws_at_a_gate(
-                request, toolchain.simulated and is_proved_equal(proofs), compiled.reference.moves
-            )
+            draws = draws_at_a_gate(request, toolchain.simulated and is_proved_equal(proofs), compiled.reference.moves)
             progress(Step.VERIFY, f"{preset.describe()}: {count(draws)}")
             verified = _verified(request, toolchain, compiled, cache, draws, twice=True)
             checks.append(verified.line)
@@ -123,7 +121,7 @@ def _judged(
         verify_full = may_win and not may_wait
         furthest = None
         if verify_full:
-            draws = draws_at_full_shape(request, settled, full.reference.moves)
+            draws = draws_at_full_shape(request, settled, full.reference.moves, toolchain.instructions(full.artifact))
             progress(Step.VERIFY, f"{task.full.describe()}: {count(draws)}")
             # the simulator gives the same bits for the same program, which was executed twice at the gates
             twice = (request.final and not toolchain.simulated) or len(task.presets) == 1
@@ -240,9 +238,7 @@ def _verified(
     def input_kernel() -> Verifier:
         assert original is not None
         artifact = _artifact(request, toolchain, original, compiled.specs)
-        return Verifier(
-            request, toolchain, replace(compiled, artifact=artifact), cache, kept_as=original.content_hash
-        )
+        return Verifier(request, toolchain, replace(compiled, artifact=artifact), cache, kept_as=original.content_hash)
 
     excuses = None
     if request.is_input:
@@ -293,7 +289,9 @@ def _time_beside(
     limits = request.limits
     try:
         artifact = _artifact(request, toolchain, incumbent, compiled.specs)
-        Verifier(request, toolchain, compiled, cache).count(artifact, draws_at_full_shape(request, moves=compiled.reference.moves))
+        Verifier(request, toolchain, compiled, cache).count(
+            artifact, draws_at_full_shape(request, moves=compiled.reference.moves)
+        )
     except CandidateFault as fault:
         raise _IncumbentFault(str(fault)) from None
 

@@ -267,7 +267,10 @@ def decode_evaluation(data: dict[str, Any]) -> Evaluation:
         fields["likely"] = None if likely is None else Likely(**{**likely, "rests_on": tuple(likely["rests_on"])})
         fields["proofs"] = tuple(
             Proof(
-                Property(proof["property"]), Finding(proof["finding"]), str(proof["reason"]), str(proof.get("shape", ""))
+                Property(proof["property"]),
+                Finding(proof["finding"]),
+                str(proof["reason"]),
+                str(proof.get("shape", "")),
             )
             for proof in fields["proofs"]
         )

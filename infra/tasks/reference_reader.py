@@ -158,7 +158,7 @@ def _domains(node: ast.stmt | None, values: Mapping[str, int]) -> tuple[Domain, 
             continue
         assert node is not None
         if not isinstance(value, ast.Tuple) or len(value.elts) != 2:
-            raise _Unreadable(node, f"DOMAINS: {name} needs two ends, as (1, N), or \"fixed\"")
+            raise _Unreadable(node, f'DOMAINS: {name} needs two ends, as (1, N), or "fixed"')
         low, high = (_number(end, values, node) for end in value.elts)
         found.append(Domain(name, low, high))
     return tuple(found)

@@ -327,14 +327,20 @@ def ignored_input(spot: Spot) -> Iterator[Result]:
 def clamped_input(spot: Spot) -> Iterator[Result]:
     if tile := _loaded(spot):
         for op, limit in (("minimum", 4.0), ("maximum", -4.0), ("minimum", 150.0)):
-            yield [spot.statement, *_lines(f"nisa.tensor_scalar(dst={tile}, data={tile}, op0=nl.{op}, operand0={limit})")]
+            yield [
+                spot.statement,
+                *_lines(f"nisa.tensor_scalar(dst={tile}, data={tile}, op0=nl.{op}, operand0={limit})"),
+            ]
 
 
 def shifted_input(spot: Spot) -> Iterator[Result]:
     """By a number, or by a row."""
     if tile := _loaded(spot):
         for shift in (1e-2, -1e-4):
-            yield [spot.statement, *_lines(f"nisa.tensor_scalar(dst={tile}, data={tile}, op0=nl.add, operand0={shift})")]
+            yield [
+                spot.statement,
+                *_lines(f"nisa.tensor_scalar(dst={tile}, data={tile}, op0=nl.add, operand0={shift})"),
+            ]
         if tile.isidentifier():
             yield [spot.statement, *_lines(f"nisa.dma_copy(dst={tile}[1:2], src={tile}[0:1])")]
 
