@@ -111,7 +111,7 @@ class Domain:
 
     def __post_init__(self) -> None:
         if (self.low is None) != (self.high is None):
-            raise ValueError(f"DOMAINS: {self.name} needs two ends, or \"fixed\"")
+            raise ValueError(f'DOMAINS: {self.name} needs two ends, or "fixed"')
         if self.low is not None and self.high is not None and not float("-inf") < self.low <= self.high < float("inf"):
             raise ValueError(f"DOMAINS: {self.name} cannot lie from {self.low} to {self.high}")
 

@@ -3,9 +3,10 @@
     python benchmarks/honest_kernels.py [--runs SUITE-ID] [--checkpoints FOLDER] [--times 30] [--tasks NAME,...]
 
 The shipped kernels and, with --runs, the winners of a suite (`orchestrator.py --suite nkibench`), as candidates at the
-smallest shape; then the forms of `tests/redteam/row_kernels.py`, which compute better than their reference or in another
-order: every input distribution, two seeds, all of them new each time. Proofs are counted by what they said. An hour on
-one core. `pytest -m slow tests/mutations` does the same for other honest forms, bfloat16 among them.
+smallest shape; then the forms of `tests/redteam/row_kernels.py`, which compute better than their reference or in
+another order. Every input distribution, two seeds, all of them new each time. Proofs are counted by what they said.
+An hour on one core. `pytest -m slow tests/mutations` does the same for other honest forms, bfloat16
+among them.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ is (`needed`). Its error alone would be no measure: it is small by luck where a 
 constant rows; the worst of all rows, each against its own noise, is not. Where it gets many single elements wrong (in
 1 + erf(x) all that erf has beyond 1 - 2^-24 is dropped), elements of that sign, size and noise may besides be 8 times
 as far off as it is there; rows and columns are held as ever. NumPy sums pairwise, so the reference in float32 with its
-sums one term after the other counts as well: an output may be twice as far off as that. And the float64 reference has an
-error of its own (log(1 + exp(-40)) is 0 in it): what it moves when every result on its way is rounded once more is
+sums one term after the other counts as well: an output may be twice as far off as that. And the float64 reference has
+an error of its own (log(1 + exp(-40)) is 0 in it): what it moves when every result on its way is rounded once more is
 allowed besides, everywhere.
 
-What the task's input kernel gets wrong, a candidate may get wrong too, in the same elements and not much more (`excuses`).
+What the task's input kernel gets wrong, a candidate may get wrong in the same elements, and not much more (`excuses`).
 
 On the reference's own inputs the task's published bound holds besides, over the whole output.
 """

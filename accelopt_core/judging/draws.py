@@ -15,8 +15,8 @@ AT_FULL_SHAPE = ("mixed", "scaled-rows")
 `mixed` has rows of every kind that the others are made of: one draw does for all where a draw costs most."""
 
 LONG = 100_000
-"""Instructions from which a task's only shape is drawn like a full one: an execution takes seconds (21 us of a processor
-for an instruction on a small tile), and there are twenty-two."""
+"""Instructions from which a task's only shape is drawn like a full one: an execution takes seconds (21 µs of a
+processor for an instruction on a small tile), and there would be twenty-two."""
 
 WHERE_LONG = ("mixed", "offset-rows", DOMAIN, COMPLEMENT)
 """Distributions there; the winner gets all."""
@@ -46,8 +46,8 @@ def draws_at_a_gate(request: EvaluationRequest, proved_equal: bool = False, move
     """Every seed with the reference's own inputs, every other distribution with one; all with all for the winner.
 
     Published seeds for the distributions, whose references are then computed once in a session. `proved_equal`: to the
-    input kernel, on the simulator. Then the winner gets each distribution with the secret seeds. `moves`: an input has a
-    domain that only its own distributions draw from.
+    input kernel, on the simulator. Then the winner gets each distribution with the secret seeds. `moves`: an input has
+    a domain that only its own distributions draw from.
     """
     published, secret = request.task.seeds, request.extra_seeds
     changed = published[:1]

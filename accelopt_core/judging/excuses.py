@@ -10,19 +10,19 @@ EXCUSE_SLACK = 8
 """A candidate may be this many times as far off as the input kernel is."""
 
 _UNDEFINED = 1e-3
-"""Where the reference gives no number and the input kernel does, a candidate may differ by so much of its row's largest."""
+"""Of the largest in its row, where the reference gives no number and the input kernel does."""
 
 _SAMPLE = 1 << 20
 """Elements from which it is taken what is usual."""
 
 
 def excuse(theirs: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(what a candidate is held to, how far each element may be off it besides): with the input kernel's output.
+    """(what a candidate is held to, how far each element may be off that besides): with the input kernel's output.
 
-    That is `EXCUSE_SLACK` times what the input kernel is off there, or what it is off at half of the elements of that
-    row, of that column, or of those that are alike (`alike_bins`), if that is more: at the element alone it may be right by
-    luck, and its worst elsewhere would excuse anything. Where the input kernel is not finite the element is left out: infinite. Where only the reference is
-    not, the input kernel's value is what counts.
+    The second is `EXCUSE_SLACK` times what the input kernel is off there, or what it is off at half of the elements of
+    that row, of that column, or of those that are alike (`alike_bins`), if that is more: at the element alone it may be
+    right by luck, and its worst elsewhere would excuse anything. Where the input kernel is not finite the element is
+    left out: infinite. Where only the reference is not, the input kernel's value is what counts.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(theirs.astype(np.float64) - expected)

@@ -1,8 +1,8 @@
 """What can be proved of a kernel beside testing it, at the cheapest shape; and what comes of a refutation.
 
-A proof holds for all values of the floating inputs. Integers steer addresses and loops, so they are numbers in it: it is
-made with values of their whole domain, twice, so that each has had another; where no draw moves one that is not declared
-fixed, equality is not proved.
+A proof holds for all values of the floating inputs. Integers steer addresses and loops, so they are numbers in it: it
+is made with values of their whole domain, twice, so that each has had another; where no draw moves one that is not
+declared fixed, equality is not proved.
 
 A kernel whose outputs are not all written, or depend on memory that nothing wrote, is wrong: what the tests saw there
 was chance. One that is not the input kernel's formula may still be right: constants are rounded, and a reference says

@@ -279,5 +279,5 @@ LICENCES: dict[str, tuple[str, str, str]] = {
                both("c", "a", "multiply", "b"), each("a", "x_tile", ("less", 20.0)), both("c", "c", "multiply", "a")),
     ),
 }  # fmt: skip
-"""By name: the task, an input kernel that is wrong on some inputs or right where float32 overflows, and a candidate that
-is wrong by more there."""
+"""By name: the task, an input kernel that is wrong on some inputs or right where float32 overflows, and a candidate
+that is wrong by more there."""
