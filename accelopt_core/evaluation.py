@@ -411,12 +411,11 @@ class Measured:
 
     @property
     def rests_on(self) -> str:
-        """What the verdict `right` rests on: `tested; proved equal to the input kernel up to reassociation at M256`."""
-        said = ["tested"]
-        for proof in self.proofs:
-            at = f" at {proof.shape}" if proof.shape and proof.finding is Finding.HELD else ""
-            said.append(f"{_PROVED[proof.property, proof.finding]}{at}")
-        return "; ".join(said)
+        """What the verdict `right` rests on: `tested; proved equal to the input kernel up to reassociation (proofs at
+        M256)`."""
+        said = "; ".join(["tested", *(_PROVED[proof.property, proof.finding] for proof in self.proofs)])
+        shapes = dict.fromkeys(proof.shape for proof in self.proofs if proof.shape and proof.finding is Finding.HELD)
+        return f"{said} (proofs at {', '.join(shapes)})" if shapes else said
 
     @property
     def is_proved_equal(self) -> bool:
