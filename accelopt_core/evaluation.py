@@ -194,6 +194,8 @@ class CheckFailure:
     got: float | None = None
     distribution: str = "reference"
     """Which input distribution; `reference` is the reference module's own get_inputs."""
+    limit: str = ""
+    """Which limit it was held to, where that is from, and which TOLERANCE would accept it."""
 
     def describe(self) -> str:
         parts = [
@@ -203,6 +205,8 @@ class CheckFailure:
             parts.append(f"relative L2 {self.rel_l2:.3g} > {self.tolerance:.3g}")
         if self.worst_index is not None:
             parts.append(f"worst at {list(self.worst_index)}: expected {self.expected:.6g}, got {self.got:.6g}")
+        if self.limit:
+            parts.append(self.limit)
         return "; ".join(parts)
 
 
@@ -341,6 +345,8 @@ class Proof:
     finding: Finding
     reason: str
     """One line."""
+    shape: str = ""
+    """At which it was made, e.g. `M256 N512`; empty where it holds at any."""
 
 
 def is_proved_equal(proofs: Sequence[Proof]) -> bool:
@@ -411,10 +417,13 @@ class Measured:
 
     @property
     def rests_on(self) -> str:
-        """What the verdict `right` rests on: `tested; proved equal to the input kernel up to reassociation`."""
+        """What the verdict `right` rests on: `tested; proved equal to the input kernel up to reassociation (proofs at
+        M256)`."""
         exact = f"bit-identical to the input kernel on {self.identical_draws} draws" if self.identical_draws else ""
         proved = [_PROVED.get((proof.property, proof.finding), "") for proof in self.proofs]
-        return "; ".join(filter(None, ["tested", self.arithmetic, exact, *proved]))
+        said = "; ".join(filter(None, ["tested", self.arithmetic, exact, *proved]))
+        shapes = dict.fromkeys(proof.shape for proof in self.proofs if proof.shape and proof.finding is Finding.HELD)
+        return f"{said} (proofs at {', '.join(shapes)})" if shapes else said
 
     @property
     def is_proved_equal(self) -> bool:

@@ -66,9 +66,13 @@ ALONE = Surroundings()
 REFERENCE = "reference"
 """The input distribution that is the reference's own get_inputs, unchanged; always checked."""
 
+DOMAIN, COMPLEMENT = "domain", "complement"
+"""Distributions that move what the reference's draws never change: integers, masks, constant arrays. An element of the
+second differs from the same seed's in the first wherever its domain has another value."""
+
 DISTRIBUTIONS = (
     REFERENCE, "large", "small", "positive", "heavy-tailed", "constant-rows", "zeros-mixed", "zero-rows",
-    "peaks", "scaled-rows", "mixed",
+    "peaks", "scaled-rows", "offset", "offset-rows", "mixed", DOMAIN, COMPLEMENT,
 )  # fmt: skip
 """What a kernel's inputs are drawn from; `judging/distributions.py` says how each changes the reference's own."""
 
@@ -93,6 +97,23 @@ class Within:
     def __post_init__(self) -> None:
         if not min(self.absolute, self.relative) > 0 or max(self.absolute, self.relative) >= float("inf"):
             raise ValueError(f"WITHIN needs two positive numbers, not {self.absolute} and {self.relative}")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Which values an input may take, as the reference declares it in DOMAINS (docs/tasks.md)."""
+
+    name: str
+    """Of a parameter of `forward`."""
+    low: float | None = None
+    high: float | None = None
+    """Both ends belong to it; None: no draw changes this input."""
+
+    def __post_init__(self) -> None:
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f'DOMAINS: {self.name} needs two ends, or "fixed"')
+        if self.low is not None and self.high is not None and not float("-inf") < self.low <= self.high < float("inf"):
+            raise ValueError(f"DOMAINS: {self.name} cannot lie from {self.low} to {self.high}")
 
 
 @dataclass(frozen=True)
@@ -121,6 +142,8 @@ class ShapePreset:
     values: tuple[tuple[str, int], ...]
     work: Work | None = None
     """None: derived from the trace, and said so wherever a percentage is printed."""
+    domains: tuple[Domain, ...] = ()
+    """Declared ones, at this shape."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -190,5 +213,8 @@ class Task:
             del data["within"]
         if not self.exact:  # likewise
             del data["exact"]
+        for preset in data["presets"]:
+            if not preset["domains"]:  # likewise
+                del preset["domains"]
         text = json.dumps(data, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -278,6 +278,10 @@ class Toolchain(Protocol):
         """What one run of it holds in this machine's memory, besides its arguments; 0 where a device does."""
         ...
 
+    def instructions(self, artifact: Any) -> int:
+        """That one run of it executes on this machine, one after the other; 0 where that is no measure of its work."""
+        ...
+
     def program_digest(self, artifact: Any) -> str:
         """The same for artifacts that compute the same bits in the same time, however their source is worded; empty
         for a device, whose compiler knows more than is recorded."""

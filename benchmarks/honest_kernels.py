@@ -5,9 +5,10 @@
     python benchmarks/honest_kernels.py --cases FOLDER,... [--times 30]
 
 The shipped kernels and, with --runs, the winners of a suite (`orchestrator.py --suite nkibench`), as candidates at the
-smallest shape: every input distribution, two seeds, all of them new each time. Proofs are counted by what they said.
+smallest shape; then the forms of `tests/redteam/row_kernels.py`, which compute better than their reference or in
+another order. Every input distribution, two seeds, all of them new each time. Proofs are counted by what they said.
 With --narrow in their place copies of the shipped ones whose arguments and results are bfloat16, and two that give
-float8; with --cases folders that hold a kernel.py and its reference.py. Forty minutes on one core. `pytest -m slow
+float8; with --cases folders that hold a kernel.py and its reference.py. An hour on one core. `pytest -m slow
 tests/mutations` does the same for other honest forms, and for bfloat16 within a kernel that allows it.
 """
 
@@ -35,6 +36,8 @@ from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.kernel_file import surroundings_of
 from infra.tasks.seed_index import load_seed, seed_index, task_from_files
 from tests.mutations.narrow import BFLOAT16_WITHIN, giving_float8, in_bfloat16, in_bfloat16_within
+from tests.redteam.row_kernels import HONEST
+from tests.redteam.row_kernels import task as row_task
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED, SECRET = 1, 1
@@ -50,14 +53,15 @@ def main() -> int:
     parser.add_argument("--narrow", action="store_true", help="copies in bfloat16, and two that give float8")
     parser.add_argument("--cases", metavar="FOLDER,...", help="a kernel.py and its reference.py each")
     options = parser.parse_args()
-    names = options.tasks.split(",") if options.tasks else [seed.name for seed in seed_index()]
+    shipped = [seed.name for seed in seed_index()]
+    names = options.tasks.split(",") if options.tasks else shipped + ([] if options.narrow else [*HONEST])
     refused = judged = 0
     for name, which, task, candidate, original in kernels(options, names):
         reasons, proofs = judgements(task, candidate, original, options.times)
         judged += options.times
         refused += len(reasons)
         said = ", ".join(f"{what}: {count}" for what, count in sorted(proofs.items()))
-        print(f"{name:24}{which:16}{len(reasons):3} of {options.times} refused; {said}", flush=True)
+        print(f"{name:24}{which:24}{len(reasons):3} of {options.times} refused; {said}", flush=True)
         for reason in dict.fromkeys(reasons):
             print(f"    {reason}", flush=True)
     print(f"{refused} of {judged} judgements refused an honest kernel")
@@ -82,14 +86,19 @@ def kernels(
                 task, source = make(name)
                 yield name, which, task, Candidate("input", source), None
         return
-    suite = latest_suite(options.checkpoints, names) if options.runs == "latest" else options.runs
-    for name in names:
+    shipped = [name for name in names if name not in HONEST]
+    suite = latest_suite(options.checkpoints, shipped) if options.runs == "latest" else options.runs
+    for name in shipped:
         seed = load_seed(name)
         original = Candidate("input", seed.kernel_source)
         yield name, "input", seed.task(), original, None
         if suite is not None:
             winner = (options.checkpoints / f"{suite}.{name}" / "best_kernel.py").read_text(encoding="utf-8")
             yield name, "winner", seed.task(), Candidate("winner", winner, "input"), original
+    for name in (name for name in names if name in HONEST):
+        original = Candidate("input", next(iter(HONEST[name].values())))
+        for form, source in HONEST[name].items():
+            yield name, form, row_task(name), Candidate("form", source, "input"), original
 
 
 def judgements(

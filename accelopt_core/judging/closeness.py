@@ -12,21 +12,25 @@ reference in float32 shows it: an output may be 8 times as many times its noise 
 is (`needed`). Its error alone would be no measure: it is small by luck where a whole row is one number, as under
 constant rows; the worst of all rows, each against its own noise, is not. Where it gets many single elements wrong (in
 1 + erf(x) all that erf has beyond 1 - 2^-24 is dropped), elements of that sign, size and noise may besides be 8 times
-as far off as it is there; rows and columns are held as ever. The input kernel's own error would need it run on every
-draw, would differ with what the user brings, and would excuse a wrong one.
+as far off as it is there; rows and columns are held as ever. NumPy sums pairwise, so the reference in float32 with its
+sums one term after the other counts as well: an output may be twice as far off as that. And the float64 reference has
+an error of its own (log(1 + exp(-40)) is 0 in it): what it moves when every result on its way is rounded once more is
+allowed besides, everywhere.
+
+What the task's input kernel gets wrong, a candidate may get wrong in the same elements, and not much more (`excuses`).
 
 On the reference's own inputs the task's published bound holds besides, over the whole output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from accelopt_core.evaluation import CheckFailure, Furthest
+from accelopt_core.judging.storage import WIDE, Storage
 from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy, Task, Within
 
 
@@ -40,12 +44,14 @@ class Arithmetic:
     """An output, a row and a column of it may be this many times its noise off, root mean square."""
     element_slack: float
     """An element may be this many times its own noise off; a fraction `FEW` of them more."""
+    tolerance: float | None = None
+    """The task's TOLERANCE that these limits grow with; None: they do not."""
 
     def widened(self, times: float) -> Arithmetic:
-        return Arithmetic(self.unit, self.slack * times, self.element_slack * times)
+        return replace(self, slack=self.slack * times, element_slack=self.element_slack * times)
 
 
-FLOAT32 = Arithmetic(2.0**-24, 32, 512)
+FLOAT32 = Arithmetic(2.0**-24, 32, 512, DEFAULT_TOLERANCE)
 """Sums are rounded as they grow, so that the last of K terms is as far off as all before: 128 products one by one, then
 tile by tile, is at most 20 times the noise at K = 5120; blocks of 128, as the simulator sums, 2 times."""
 
@@ -57,43 +63,6 @@ _NARROW = {
 
 DEVICE_SLACK = 10
 """A device's tables for exp, rsqrt and the like are not published: there, this many times as much (2e-5 of a row)."""
-
-
-@dataclass(frozen=True)
-class Storage:
-    """What storing results in types narrower than float32 may do to an element, beside what arithmetic does."""
-
-    relative: float = 0.0
-    """Of the element's value."""
-    absolute: float = 0.0
-    """Where it is denormal in such a type."""
-
-    def __add__(self, other: Storage) -> Storage:
-        return Storage(self.relative + other.relative, self.absolute + other.absolute)
-
-
-WIDE = Storage()
-"""Float32's own rounding is in the noise."""
-STORAGE = {
-    "bfloat16": Storage(2.0**-8, 2.0**-134),
-    "float16": Storage(2.0**-11, 2.0**-25),
-    "float8_e4m3": Storage(2.0**-4, 2.0**-10),
-    "float8_e4m3fn": Storage(2.0**-4, 2.0**-10),
-    "float8_e5m2": Storage(2.0**-3, 2.0**-17),
-}
-"""By NumPy's name: unit roundoff, and half of the smallest number (`ml_dtypes.finfo`)."""
-
-
-def storage_of(got: str, expected: str, arguments: Collection[str]) -> Storage:
-    """How far apart one exact value lies once the kernel stored it as `got` and the reference as `expected`.
-
-    The kernel may store what the reference stores, or a type no narrower than its narrowest argument (`arguments`: the
-    dtypes of all): any other rounding counts as an error. Types are named as NumPy does.
-    """
-    theirs = STORAGE.get(expected, WIDE)
-    narrowest = max((STORAGE.get(name, WIDE).relative for name in arguments), default=0.0)
-    mine = STORAGE.get(got, WIDE)
-    return theirs + (mine if mine.relative <= max(theirs.relative, narrowest) else WIDE)
 
 
 FEW = 1e-4
@@ -113,7 +82,7 @@ _TOO_SMALL = 1 / _TOO_LARGE
 _PLAIN_ROWS = 64
 """Without noise, an element below this many roundings of its row's root mean square is not suspected."""
 
-_SHORT = 8
+SHORT = 8
 """A row or column of fewer elements says nothing that single elements do not."""
 
 _BLOCK = 1 << 15
@@ -128,12 +97,16 @@ def arithmetic_of(task: Task, exact_functions: bool) -> Arithmetic:
     narrow = _NARROW.get(task.precision)
     if narrow is not None:
         return narrow
-    wider = max(1.0, task.tolerance / DEFAULT_TOLERANCE) * (1 if exact_functions else DEVICE_SLACK)
-    return FLOAT32.widened(wider)
+    tolerance = max(task.tolerance, DEFAULT_TOLERANCE)
+    wider = tolerance / DEFAULT_TOLERANCE * (1 if exact_functions else DEVICE_SLACK)
+    return replace(FLOAT32.widened(wider), tolerance=tolerance)
 
 
 PLAIN_SLACK = 8
 """An output may be this many times as many times its noise off as the worst row or column of plain float32."""
+
+ONE_BY_ONE_SLACK = 2
+"""The same of float32 with its sums one by one, which is hardly ever better than what it is held against."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +125,19 @@ def needed(
 ) -> Needed:
     """How far the limits must follow `plain`, the reference run in float32; `stored`: of the narrow type of both."""
     sums = _Sums(plain, expected, noise, arithmetic, stored=stored)
-    times = max(1.0, *(PLAIN_SLACK * float(lines.over(arithmetic.slack).max(initial=0)) for lines in sums.lines))
-    return Needed(times, None if sums.suspects <= FEW * plain.size else _off_elsewhere(plain, expected, noise))
+    times = times_needed(sums, arithmetic, PLAIN_SLACK)
+    return Needed(times, None if sums.suspects <= FEW * plain.size else off_elsewhere(plain, expected, noise))
+
+
+def needed_one_by_one(
+    arithmetic: Arithmetic, plain: np.ndarray, expected: np.ndarray, noise: np.ndarray, stored: Storage = WIDE
+) -> float:
+    """As `Needed.times`, of the reference in float32 with its sums one by one."""
+    return times_needed(_Sums(plain, expected, noise, arithmetic, stored=stored), arithmetic, ONE_BY_ONE_SLACK)
+
+
+def times_needed(sums: _Sums, arithmetic: Arithmetic, slack: float) -> float:
+    return max(1.0, *(slack * float(lines.over(arithmetic.slack).max(initial=0)) for lines in sums.lines))
 
 
 _OCTAVES = 128
@@ -162,7 +146,7 @@ _CONDITIONS = 17
 """Of noise against size, two octaves each: from beyond the value itself to one rounding of it."""
 
 
-def _off_elsewhere(plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> np.ndarray:
+def off_elsewhere(plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """PLAIN_SLACK times what `plain` is off, root mean square, at the elements of an output that are alike: of one
     sign, of about the same size and of about the same noise.
 
@@ -170,24 +154,31 @@ def _off_elsewhere(plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) -
     what float32 drops of a large x in one place, and keeps to seven digits of a small one in another.
     """
     flat = [np.reshape(array, -1) for array in (plain, expected, noise)]
-    bins = (2, 2 * _OCTAVES, _CONDITIONS)
     alike = np.empty(plain.size, np.int16)
-    squares, count = np.zeros(bins), np.zeros(bins)
+    squares, count = np.zeros(BINS), np.zeros(BINS)
     for start in range(0, plain.size, _BLOCK):
         part = slice(start, start + _BLOCK)
         got, want, off = (array[part].astype(np.float64) for array in flat)
         with np.errstate(invalid="ignore"):
             error = got - want
-        size = np.where(want == 0, -_OCTAVES, np.frexp(want)[1])
-        condition = np.clip((size - np.frexp(off)[1] + 8) // 2, 0, _CONDITIONS - 1)
-        size = np.clip(size, -_OCTAVES, _OCTAVES - 1) + _OCTAVES
-        alike[part] = np.ravel_multi_index((np.signbit(want).astype(np.intp), size, condition), bins)
+        alike[part] = alike_bins(want, off)
         error[~np.isfinite(error)] = 0
-        squares += np.bincount(alike[part], error * error, squares.size).reshape(bins)
-        count += np.bincount(alike[part], minlength=count.size).reshape(bins)
+        squares += np.bincount(alike[part], error * error, squares.size).reshape(BINS)
+        count += np.bincount(alike[part], minlength=count.size).reshape(BINS)
     mean = _with_neighbours(squares) / np.maximum(_with_neighbours(count), 1)
     result: np.ndarray = (PLAIN_SLACK * np.sqrt(mean)).astype(np.float32).reshape(-1)[alike].reshape(plain.shape)
     return result
+
+
+BINS = (2, 2 * _OCTAVES, _CONDITIONS)
+
+
+def alike_bins(want: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """int16: elements of one number are of one sign, of about the same size and of about the same noise."""
+    size = np.where(want == 0, -_OCTAVES, np.frexp(want)[1])
+    condition = np.clip((size - np.frexp(noise)[1] + 8) // 2, 0, _CONDITIONS - 1)
+    size = np.clip(size, -_OCTAVES, _OCTAVES - 1) + _OCTAVES
+    return np.ravel_multi_index((np.signbit(want).astype(np.intp), size, condition), BINS).astype(np.int16)
 
 
 def _with_neighbours(bins: np.ndarray) -> np.ndarray:
@@ -237,6 +228,7 @@ def check_output(
     arithmetic: Arithmetic,
     noise: np.ndarray | None = None,
     elements: np.ndarray | None = None,
+    allowance: np.ndarray | None = None,
     bound: float | None = None,
     stored: Storage = WIDE,
 ) -> tuple[float, CheckFailure | None]:
@@ -244,13 +236,17 @@ def check_output(
 
     Without `noise` the least that it can be is taken, one rounding of the result, and single elements are held to their
     row: what passes so also passes with it, but for values that are small in their row. `elements`: as
-    `Needed.elements`, beside `noise`. `bound`: relative L2 of the whole output that holds besides. `stored`: what may
-    be off beside all that, since the kernel or the reference stores it in a narrow type.
+    `Needed.elements`, beside `noise`. `allowance`: what each element may be off besides, in its row and column too,
+    beside `noise`; infinite where it is not looked at. `bound`: relative L2 of the whole output that holds besides.
+    `stored`: what may be off beside all that, since the kernel or the reference stores it in a narrow type.
     """
     where: dict[str, Any] = vars(place)
     if got.shape != expected.shape:
         return float("inf"), CheckFailure(reason=f"shape {list(got.shape)} instead of {list(expected.shape)}", **where)
-    sums = _Sums(got, expected, noise, arithmetic, elements, stored)
+    if allowance is not None and np.isinf(allowance).any():
+        left_out = np.isinf(allowance)
+        got, allowance = np.where(left_out, expected, got), np.where(left_out, 0.0, allowance)
+    sums = _Sums(got, expected, noise, arithmetic, elements, allowance, stored)
     if sums.strange is not None:
         value = float(got.reshape(-1)[sums.strange])
         reason = (
@@ -262,29 +258,67 @@ def check_output(
         return float("inf"), _failure(got, expected, sums.strange, reason, where)
     distance = _ratio(sums.rows.error, sums.rows.norm)
     rows, columns, slack = sums.rows, sums.columns, arithmetic.slack
-    whole = _Lines(np.stack([rows.error, rows.norm, rows.noise]).sum(axis=1, keepdims=True), got.size, stored)
-    if bound is not None and whole.norm[0] > 0:
-        bound += float(whole.rounding[0] / np.sqrt(whole.norm[0]))
-    limit = whole.at(0, slack)[1] if bound is None else min(whole.at(0, slack)[1], bound)
+    whole = _Lines(rows.sums.sum(axis=1, keepdims=True), got.size, stored)
+    limit = whole.at(0, slack)[1]
+    if bound is not None:
+        bound += whole.at(0, 0.0)[1] if whole.norm[0] > 0 else 0.0
+    said = _Limits(arithmetic, sums, whole, distance, bound).describe
     if (bound is not None and distance > bound) or whole.off(slack) is not None:
-        return distance, _failure(got, expected, sums.worst(), "outputs differ", where, distance, limit)
+        limit = limit if bound is None else min(limit, bound)
+        return distance, _failure(got, expected, sums.worst(), "outputs differ", where, distance, limit, said("output"))
     single = _single(got, expected, sums)
     if single is not None and not single.endswith("differ"):
-        return distance, _failure(got, expected, sums.suspect, single, where)
+        return distance, _failure(got, expected, sums.suspect, single, where, said=said("element"))
     row = rows.off(slack)
     if row is not None:
         flat = row * sums.width + _furthest(_line(got)[row], _line(expected)[row])
-        return distance, _failure(got, expected, flat, f"row {row} differs", where, *rows.at(row, slack))
+        off = rows.at(row, slack)
+        return distance, _failure(got, expected, flat, f"row {row} differs", where, *off, said("row"))
     column = columns.off(slack)
     if column is not None:
         part, at = divmod(column, sums.width)
         chosen = np.s_[part * sums.height : (part + 1) * sums.height, at]
         row = part * sums.height + _furthest(_line(got)[chosen], _line(expected)[chosen])
         flat = row * sums.width + at
-        return distance, _failure(got, expected, flat, f"column {at} differs", where, *columns.at(column, slack))
+        off = columns.at(column, slack)
+        return distance, _failure(got, expected, flat, f"column {at} differs", where, *off, said("column"))
     if single is not None:
-        return distance, _failure(got, expected, sums.suspect, single, where)
+        return distance, _failure(got, expected, sums.suspect, single, where, said=said("element"))
     return distance, None
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """What one output was held to, for people."""
+
+    arithmetic: Arithmetic
+    sums: _Sums
+    whole: _Lines
+    distance: float
+    bound: float | None
+
+    def describe(self, of: str) -> str:
+        """Which limit, where it is from, and with which TOLERANCE the output would be within all of them."""
+        slack = self.arithmetic.element_slack if of == "element" else self.arithmetic.slack
+        if of == "output" and self.bound is not None and self.distance > self.bound:
+            said = "the limit is the task's TOLERANCE"
+        else:
+            said = f"the limit is {slack:.3g} times what one rounding of every input moves this {of}"
+        tolerance, over = self.arithmetic.tolerance, [0.0]
+        if tolerance is None or self.sums.suspects > FEW * self.sums.rows.error.size * self.sums.width:
+            return said
+        for lines in (self.whole, *self.sums.lines):
+            over.append(float(lines.over(self.arithmetic.slack).max(initial=0)))
+        wide = max(max(over) * tolerance, self.distance if self.bound is not None else 0.0)
+        if not wide < 0.5:
+            return said
+        return f"{said}; TOLERANCE = {_rounded_up(wide)} in the reference would accept it"
+
+
+def _rounded_up(value: float) -> str:
+    """To two digits."""
+    step = 10.0 ** (np.floor(np.log10(value)) - 1)
+    return f"{np.ceil(value / step * 1.001) * step:.1e}"
 
 
 NEAR_ZERO = 1e-8
@@ -337,7 +371,7 @@ class _Lines:
     """Sums of squares over rows, columns or all."""
 
     sums: np.ndarray
-    """[3, lines] in float64: of the errors, the reference, and the noise."""
+    """[4, lines] in float64: of the errors, the reference, the noise, and what is allowed besides."""
     length: int
     """Elements in one line."""
     stored: Storage = WIDE
@@ -367,19 +401,20 @@ class _Lines:
 
     def over(self, slack: float) -> np.ndarray:
         """Error over limit of each; of too short ones nothing."""
-        if not self.length or (self.length < _SHORT and len(self.error) > 1):
+        if not self.length or (self.length < SHORT and len(self.error) > 1):
             return np.zeros(0)
-        limit = slack * np.sqrt(self.noise) + self.rounding + FLOOR * np.sqrt(self.length)
-        over: np.ndarray = np.sqrt(self.error) / limit
-        return over
+        return np.sqrt(self.error) / (self._limit(slack) + FLOOR * np.sqrt(self.length))
+
+    def _limit(self, slack: float) -> np.ndarray:
+        limit: np.ndarray = np.sqrt(slack * slack * self.noise + self.sums[3]) + self.rounding
+        return limit
 
     def at(self, line: int, slack: float) -> tuple[float, float]:
         """(distance, limit) of one as relative L2, for people; infinite where the reference is 0."""
         norm = self.norm[line]
         if not norm > 0:
             return float("inf"), float("inf")
-        limit = slack * np.sqrt(self.noise[line]) + self.rounding[line]
-        return float(np.sqrt(self.error[line] / norm)), float(limit / np.sqrt(norm))
+        return float(np.sqrt(self.error[line] / norm)), float(self._limit(slack)[line] / np.sqrt(norm))
 
 
 class _Sums:
@@ -392,6 +427,7 @@ class _Sums:
         noise: np.ndarray | None,
         arithmetic: Arithmetic,
         elements: np.ndarray | None = None,
+        allowance: np.ndarray | None = None,
         stored: Storage = WIDE,
     ) -> None:
         self._arithmetic = arithmetic
@@ -401,11 +437,12 @@ class _Sums:
         self._got, self._expected = got.reshape(-1, self.width), expected.reshape(-1, self.width)
         self._noise = None if noise is None else noise.reshape(-1, self.width)
         self._elements = None if elements is None else elements.reshape(-1, self.width)
+        self._allowance = None if allowance is None else allowance.reshape(-1, self.width)
         count = len(self._expected)
         groups = count // max(1, self.height)
-        self.rows = _Lines(np.zeros((3, count)), self.width, stored)
-        self._columns = np.zeros((3, groups, self.width))
-        self.columns = _Lines(self._columns.reshape(3, -1), self.height, stored)
+        self.rows = _Lines(np.zeros((4, count)), self.width, stored)
+        self._columns = np.zeros((4, groups, self.width))
+        self.columns = _Lines(self._columns.reshape(4, -1), self.height, stored)
         self.strange: int | None = None
         """Flat index of the first value that is not finite where the reference's is."""
         self.suspects = 0
@@ -454,6 +491,8 @@ class _Sums:
         scratch += FLOOR
         if self._elements is not None:
             scratch += self._elements[rows]
+        if self._allowance is not None:
+            scratch += self._allowance[rows]
         if stored != WIDE:
             scratch += stored.relative * np.abs(want) + stored.absolute
         np.square(scratch, out=scratch)
@@ -463,6 +502,9 @@ class _Sums:
                 self._suspect(rows.start + row, beyond[row])
         np.square(self._noise[rows], out=scratch, dtype=np.float64)
         self._add(2, rows, group, scratch)
+        if self._allowance is not None:
+            np.square(self._allowance[rows], out=scratch, dtype=np.float64)
+            self._add(3, rows, group, scratch)
 
     def _add(self, what: int, rows: slice, group: int, squares: np.ndarray) -> None:
         self.rows.sums[what, rows] = squares.sum(axis=1)
@@ -518,6 +560,7 @@ def _failure(
     where: dict[str, Any],
     distance: float | None = None,
     limit: float | None = None,
+    said: str = "",
 ) -> CheckFailure:
     finite = distance is not None and limit is not None and np.isfinite(limit)
     return CheckFailure(
@@ -527,5 +570,6 @@ def _failure(
         worst_index=tuple(int(i) for i in np.unravel_index(flat, got.shape)),
         expected=float(expected.reshape(-1)[flat]),
         got=float(got.reshape(-1)[flat]),
+        limit=said,
         **where,
     )

@@ -1,25 +1,30 @@
 """Input distributions: what a kernel meets beside the inputs that its reference draws.
 
-Each takes the reference's own inputs and changes the floating arrays among them, so that shapes, dtypes, integers and
+Most take the reference's own inputs and change the floating arrays among them, so that shapes, dtypes, integers and
 numbers stay what the task says, and what is never negative stays so. A shortcut that is right for standard normal
-inputs alone (no maximum subtracted, no epsilon, no weight decay) is wrong for one of them. Two set magnitudes by target
-and not by factor: 100 to 200, where exp(x) no longer fits float32 and exp(-x) is denormal.
+inputs alone (no maximum subtracted, no epsilon, no weight decay, a variance by E[x^2] - E[x]^2) is wrong for one of
+them. Two set magnitudes by target and not by factor: 100 to 200, where exp(x) no longer fits float32 and exp(-x) is
+denormal. The last two change what the others leave as it is, within its domain (`domains`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from accelopt_core.task import DISTRIBUTIONS, REFERENCE
+from accelopt_core.judging.domains import Kind, Movement, is_floating, moved_inputs
+from accelopt_core.task import COMPLEMENT, DISTRIBUTIONS, DOMAIN, REFERENCE
 
 PEAK = (100.0, 200.0)
 """Between which the largest magnitude of an array lies where it is set."""
 
 ORDERS = 4
 """Powers of ten between the scales of rows."""
+
+OFFSET = 100.0
+"""Mean over spread where there is an offset: there E[x^2] - E[x]^2 loses four of float32's seven digits."""
 
 Change = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
@@ -71,19 +76,37 @@ def _scaled_rows(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     return array * 10.0 ** draw.uniform(-ORDERS, 0, (*array.shape[:-1], 1) if array.ndim > 1 else array.shape)
 
 
+def _offset(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """All of it far from zero, as far apart as before."""
+    return array + OFFSET * _spread(array)
+
+
+def _offset_rows(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """Each row by its own offset, of either sign where the array has both: 1 to 1,000 times its spread."""
+    shape = (*array.shape[:-1], 1) if array.ndim > 1 else array.shape
+    signs = np.where(draw.random(shape) < 0.5, -1.0, 1.0) if array.min() < 0 else 1.0
+    return array + signs * 10.0 ** draw.uniform(0, 3, shape) * _spread(array)
+
+
+def _spread(array: np.ndarray) -> float:
+    return float(np.std(array, dtype=np.float64)) or 1.0
+
+
 def _mixed(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     """All of the others in one draw, row by row, at scales that differ by four orders; the largest 100 to 200.
 
-    Each row is as it is, of one sign, heavy-tailed, constant or with zeros mixed in; one row in eight reaches the peak.
+    Each row is as it is, of one sign, heavy-tailed, constant, with zeros mixed in or far from zero beside its spread;
+    one row in eight reaches the peak.
     """
     rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(-1, 1)
-    kinds = draw.integers(0, 6, len(rows))[:, None]
+    kinds = draw.integers(0, 7, len(rows))[:, None]
     changed = np.where(kinds == 1, np.abs(rows), rows)
     if array.min() < 0:  # what is never negative stays so
         changed = np.where(kinds == 2, -np.abs(rows), changed)
     changed = np.where(kinds == 3, rows * np.square(rows / _largest(rows, axis=1)), changed)
     changed = np.where(kinds == 4, rows[:, :1], changed)
     changed = np.where((kinds == 5) & (draw.random(rows.shape, np.float32) < 0.3), 0, changed)
+    changed = np.where(kinds == 6, rows + OFFSET * _spread(array), changed)
     scales = 10.0 ** draw.uniform(-ORDERS, 0, (len(rows), 1))
     scales[draw.random(len(rows)) < 1 / 8] = 1
     scales[draw.integers(len(rows))] = 1
@@ -105,26 +128,35 @@ _CHANGES: dict[str, Change] = {
     "zero-rows": _zero_rows,
     "peaks": _peaks,
     "scaled-rows": _scaled_rows,
+    "offset": _offset,
+    "offset-rows": _offset_rows,
     "mixed": _mixed,
 }
 
-assert (REFERENCE, *_CHANGES) == DISTRIBUTIONS, "a task can name what is not here, or the reverse"
+assert (REFERENCE, *_CHANGES, DOMAIN, COMPLEMENT) == DISTRIBUTIONS, "a task can name what is not here, or the reverse"
 
 
-def changed_inputs(inputs: list[Any], distribution: str, seed: int) -> list[Any]:
-    """The reference's inputs under another distribution; `seed` draws what is drawn. Raises KeyError."""
+def changed_inputs(
+    inputs: list[Any], distribution: str, seed: int, movements: Sequence[Movement | None] = ()
+) -> list[Any]:
+    """The reference's inputs under another distribution; `seed` draws what is drawn. Raises KeyError.
+
+    `movements`: of each input, as `domains.movements` finds them; what is declared fixed stays, and what has declared
+    ends stays between them.
+    """
     if distribution == REFERENCE:
         return inputs
+    if distribution in (DOMAIN, COMPLEMENT):
+        return moved_inputs(inputs, movements, seed, distribution == COMPLEMENT)
     change = _CHANGES[distribution]
     result = []
     for position, value in enumerate(inputs):
-        if is_floating(value) and value.size:
+        movement = movements[position] if position < len(movements) else None
+        if is_floating(value) and value.size and (movement is None or movement.kind is not Kind.FIXED):
             wide = value if value.dtype.isbuiltin == 1 else value.astype(np.float32)
-            value = change(wide, np.random.default_rng([seed, position])).astype(value.dtype)
+            changed = change(wide, np.random.default_rng([seed, position]))
+            if movement is not None and movement.declared:
+                changed = np.clip(changed, movement.low, movement.high)
+            value = changed.astype(value.dtype)
         result.append(value)
     return result
-
-
-def is_floating(value: Any) -> bool:
-    """Also for bfloat16 and the 8-bit types, which NumPy knows from ml_dtypes and calls void."""
-    return isinstance(value, np.ndarray) and value.dtype.name.startswith(("float", "bfloat"))

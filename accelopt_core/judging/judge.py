@@ -6,6 +6,7 @@ import statistics
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache as cache_of_function
 from pathlib import PurePath
 from typing import Any
 
@@ -30,22 +31,14 @@ from accelopt_core.evaluation import (
     is_proved_equal,
 )
 from accelopt_core.judging.bounds import bounds_for
-from accelopt_core.judging.closeness import STORAGE
-from accelopt_core.judging.correctness import (
-    Compiled,
-    Draw,
-    Excuses,
-    Verified,
-    Verifier,
-    Wrong,
-    count,
-    draws_at_a_gate,
-    draws_at_full_shape,
-)
+from accelopt_core.judging.checks import Compiled, Verified
+from accelopt_core.judging.correctness import Excuses, Verifier, Wrong
+from accelopt_core.judging.draws import Draw, count, draws_at_a_gate, draws_at_full_shape
 from accelopt_core.judging.plausibility import contradiction
 from accelopt_core.judging.proving import proved
 from accelopt_core.judging.quoting import quoting, spoken
 from accelopt_core.judging.same_program import Compilations
+from accelopt_core.judging.storage import STORAGE
 from accelopt_core.judging.timing import time_alone, time_paired
 from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache
 from accelopt_core.language import Finding, Language
@@ -108,7 +101,8 @@ def _judged(
             cheapest = preset is task.presets[0]
             if cheapest and request.final:
                 proofs = proved(request, toolchain, compiled, cache, progress)
-            draws = draws_at_a_gate(request, toolchain.simulated and _is_settled(request, proofs))
+            settled = toolchain.simulated and _is_settled(request, proofs)
+            draws = draws_at_a_gate(request, settled, compiled.reference.moves)
             progress(Step.VERIFY, f"{preset.describe()}: {count(draws)}")
             verified = _verified(request, toolchain, compiled, cache, draws, twice=True)
             checks.append(verified.line)
@@ -130,7 +124,7 @@ def _judged(
         verify_full = may_win and not may_wait
         furthest = None
         if verify_full:
-            draws = draws_at_full_shape(request, settled)
+            draws = draws_at_full_shape(request, settled, full.reference.moves, toolchain.instructions(full.artifact))
             progress(Step.VERIFY, f"{task.full.describe()}: {count(draws)}")
             # the simulator gives the same bits for the same program, which was executed twice at the gates
             twice = (request.final and not toolchain.simulated) or len(task.presets) == 1
@@ -216,6 +210,7 @@ def _compile(
     request: EvaluationRequest, toolchain: Toolchain, preset: ShapePreset, seed: int, cache: ReferenceCache
 ) -> Compiled:
     reference = Reference(request.task, preset)
+    cache.movements(reference)
     specs, tensor_bytes = cache.arguments(reference, seed)
     artifact = _artifact(request, toolchain, request.candidate, specs)
     return Compiled(preset, reference, specs, artifact, tensor_bytes)
@@ -258,14 +253,15 @@ def _verified(
     draws: Sequence[Draw],
     twice: bool,
 ) -> Verified:
-    """What the candidate passed. What the input kernel fails too is not held against it; in a winner's last check also
-    where those are the reference's own inputs."""
+    """What the candidate passed. What the input kernel fails too is held against it no further than that is off; in a
+    winner's last check also where those are the reference's own inputs."""
     original = request.original
 
+    @cache_of_function
     def input_kernel() -> Verifier:
         assert original is not None
         artifact = _artifact(request, toolchain, original, compiled.specs)
-        return Verifier(request, toolchain, replace(compiled, artifact=artifact), cache)
+        return Verifier(request, toolchain, replace(compiled, artifact=artifact), cache, kept_as=original.content_hash)
 
     excuses = None
     if request.is_input:
@@ -319,7 +315,9 @@ def _time_beside(
     limits = request.limits
     try:
         artifact = _artifact(request, toolchain, incumbent, compiled.specs)
-        Verifier(request, toolchain, compiled, cache).count(artifact, draws_at_full_shape(request))
+        Verifier(request, toolchain, compiled, cache).count(
+            artifact, draws_at_full_shape(request, moves=compiled.reference.moves)
+        )
     except CandidateFault as fault:
         raise _IncumbentFault(str(fault)) from None
 

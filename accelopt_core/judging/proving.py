@@ -1,5 +1,9 @@
 """What can be proved of a kernel beside testing it, at the cheapest shape; and what comes of a refutation.
 
+A proof holds for all values of the floating inputs. Integers steer addresses and loops, so they are numbers in it: it
+is made with values of their whole domain, twice, so that each has had another; where no draw moves one that is not
+declared fixed, equality is not proved.
+
 A kernel whose outputs are not all written, or depend on memory that nothing wrote, is wrong: what the tests saw there
 was chance. One that is not the input kernel's formula may still be right: constants are rounded, and a reference says
 more than a kernel's text does. The tests decide, and whoever reads the verdict is told.
@@ -7,14 +11,17 @@ more than a kernel's text does. The tests decide, and whoever reads the verdict 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from accelopt_core.evaluation import CheckFailure, Finding, Incorrect, Proof, Property, Step
-from accelopt_core.judging.correctness import Compiled, Wrong
-from accelopt_core.judging.verification import ReferenceCache, UnusableOutputs
+from accelopt_core.judging.checks import Compiled
+from accelopt_core.judging.correctness import Wrong
+from accelopt_core.judging.draws import OF_DOMAINS
+from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, UnusableOutputs
 from accelopt_core.ports import EvaluationRequest, Progress
 from accelopt_core.task import REFERENCE
 from accelopt_core.toolchain import Toolchain
@@ -26,7 +33,6 @@ def proved(
     """Raises Wrong where coverage is refuted."""
     reference, original = compiled.reference, request.original
     seed = request.task.seeds[0]
-    arguments = reference.kernel_arguments(reference.inputs(seed))
 
     def compile_original() -> Any:
         assert original is not None
@@ -43,18 +49,43 @@ def proved(
         except UnusableOutputs:
             return True
 
-    found = toolchain.prove(
-        compiled.artifact,
-        [argument for argument in arguments if isinstance(argument, np.ndarray)],
-        cache.drawing(reference),
-        request.task.tolerance,
-        None if original is None else compile_original,
-        lambda compute: cache.behaviour(reference, original.content_hash if original is not None else "", compute),
-        looked_at,
-    )
+    def on(distribution: str) -> tuple[Proof, ...]:
+        arguments = reference.kernel_arguments(reference.inputs(seed, distribution))
+        name = "" if original is None else original.content_hash
+        return toolchain.prove(
+            compiled.artifact,
+            [argument for argument in arguments if isinstance(argument, np.ndarray)],
+            cache.drawing(reference),
+            request.task.tolerance,
+            None if original is None else compile_original,
+            lambda compute: cache.behaviour(reference, f"{name}/{distribution}", compute),
+            looked_at,
+        )
+
+    shape = compiled.preset.describe()
+    found = tuple(replace(proof, shape=shape) for proof in _over_domains(on, reference, on(REFERENCE)))
     for proof in found:
         if proof.finding is not Finding.HELD:
             progress(Step.VERIFY, f"{proof.property.value} {proof.finding.value}: {proof.reason}")
         if proof.property is Property.COVERAGE and proof.finding is Finding.REFUTED:
             raise Wrong(Incorrect(CheckFailure(seed, compiled.preset.name, 0, proof.reason, distribution="any")))
     return found
+
+
+def _over_domains(
+    on: Callable[[str], tuple[Proof, ...]], reference: Reference, own: tuple[Proof, ...]
+) -> tuple[Proof, ...]:
+    """The proofs on the reference's own integers, equality being held on all of their domain as well."""
+    equal = next((proof for proof in own if proof.property is Property.EQUIVALENCE), None)
+    if equal is None or equal.finding is not Finding.HELD or not reference.draws_integers:
+        return own
+    for distribution in OF_DOMAINS:
+        try:
+            other = next(proof for proof in on(distribution) if proof.property is Property.EQUIVALENCE)
+        except BadReference as error:
+            other = replace(equal, finding=Finding.NOT_PROVABLE, reason=f"the reference fails: {error}")
+        if other.finding is not Finding.HELD:
+            reason = f"{other.reason}, with other integers than the reference draws (DOMAINS says which there are)"
+            equal = replace(other, reason=reason)
+            break
+    return tuple(equal if proof.property is Property.EQUIVALENCE else proof for proof in own)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from accelopt_core.judging.closeness import STORAGE, WIDE
+from accelopt_core.judging.storage import STORAGE, WIDE
 
 
-class _ReferenceArray(np.ndarray):
+class ReferenceArray(np.ndarray):
     """An array whose `astype` to a narrow type remembers what it rounded."""
 
     unrounded: np.ndarray | None = None
@@ -27,12 +27,12 @@ class _ReferenceArray(np.ndarray):
 
     def astype(self, dtype: Any, *arguments: Any, **keywords: Any) -> Any:
         found = super().astype(dtype, *arguments, **keywords)
-        if found.dtype.name in STORAGE and isinstance(found, _ReferenceArray):
+        if found.dtype.name in STORAGE and isinstance(found, ReferenceArray):
             found.unrounded = self
         return found
 
 
-class _Float64Array(_ReferenceArray):
+class Float64Array(ReferenceArray):
     """An array whose `astype(np.float32)` is float64."""
 
     def astype(self, dtype: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -40,7 +40,7 @@ class _Float64Array(_ReferenceArray):
         return super().astype(wide, *arguments, **keywords)
 
 
-class _Float32Array(_ReferenceArray):
+class _Float32Array(ReferenceArray):
     """An array whose arithmetic is of float32, whatever float64 it meets."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -74,7 +74,7 @@ def narrowest(inputs: Sequence[Any]) -> float:
 
 def computing_wide(inputs: Sequence[Any]) -> list[Any]:
     """`inputs`, to compute with: arrays of float64 in float64, and arrays of float32 in float32."""
-    kinds = {np.dtype(np.float64): _Float64Array, np.dtype(np.float32): _Float32Array}
+    kinds = {np.dtype(np.float64): Float64Array, np.dtype(np.float32): _Float32Array}
     return [a.view(kinds[a.dtype]) if isinstance(a, np.ndarray) and a.dtype in kinds else a for a in inputs]
 
 

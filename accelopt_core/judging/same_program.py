@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from accelopt_core.evaluation import Evaluation, Implausible, Incorrect, Measured
-from accelopt_core.judging.correctness import Compiled
+from accelopt_core.judging.checks import Compiled
 from accelopt_core.ports import KnownProgram
 from accelopt_core.task import ShapePreset
 from accelopt_core.toolchain import Toolchain

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import inspect
 import json
 import secrets
 import shutil
 import time
 import types
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from accelopt_core.judging.distributions import changed_inputs, is_floating
+from accelopt_core.judging.distributions import changed_inputs
+from accelopt_core.judging.domains import Kind, Movement, index_axis, is_floating, movements
 from accelopt_core.judging.reference_arrays import computing_wide, narrowest, unrounded
+from accelopt_core.judging.roundings import moved_by_roundings, summed_one_by_one
 from accelopt_core.task import REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument, constant
 
@@ -25,6 +28,9 @@ NOISE_DRAWS = 2
 """With one, a row that hangs on a single number (two equal logits of a softmax) seems exact by luck, one in many."""
 NOISES = 2 * NOISE_DRAWS
 """With draws for every element and draws for every row."""
+
+DOMAIN_SEEDS = (1009, 2003, 3001)
+"""Draws by which domains are found."""
 
 MOST_DRAWN = 1 << 30
 """Bytes of drawn inputs that a reference keeps at most, for draws that change the same ones in several ways."""
@@ -85,10 +91,53 @@ class Reference:
             setattr(module, name, value)
         self._module = module
         self._kept: dict[int, _Kept] = {}
+        self.movements: tuple[Movement | None, ...] = ()
+        """How each input is moved, once that was found (`ReferenceCache.movements`)."""
 
     def inputs(self, seed: int, distribution: str = REFERENCE) -> list[Any]:
         """What `get_inputs()` draws after seeding NumPy's global generator (NKIBench protocol), changed."""
-        return changed_inputs(self._drawn(seed), distribution, seed)
+        return changed_inputs(self._drawn(seed), distribution, seed, self.movements)
+
+    @property
+    def moves(self) -> bool:
+        """Does any input have a domain that the other distributions do not draw from?"""
+        return any(each is not None and each.moves for each in self.movements)
+
+    @property
+    def draws_integers(self) -> bool:
+        """Is any input of integers that are not declared fixed?"""
+        whole = (Kind.INTEGERS, Kind.TWO_VALUES)
+        return any(each is not None and each.kind in whole for each in self.movements)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of `forward`'s parameters, as far as it names them."""
+        return tuple(inspect.signature(self._module.forward).parameters)
+
+    def find_movements(self, known: tuple[Movement | None, ...] | None = None) -> tuple[Movement | None, ...]:
+        """By input, from `DOMAIN_SEEDS` draws. `known`: as found at another shape, for axes that were shown there."""
+        if known is not None and not any(each is not None and each.kind is Kind.INTEGERS for each in known):
+            return known
+        draws = [self._drawn(seed) for seed in DOMAIN_SEEDS]
+        names = self.parameters
+        declared = {names.index(each.name): each for each in self.preset.domains}
+        found = list(movements(draws, declared))
+        for number, movement in enumerate(found):
+            if movement is None:
+                continue
+            if known is None:
+                axis = index_axis(draws[0], number, movement, self._is_defined)
+            else:
+                other = known[number]
+                axis = None if other is None else other.axis
+            found[number] = replace(movement, axis=axis)
+        return tuple(found)
+
+    def _is_defined(self, inputs: list[Any]) -> bool:
+        try:
+            return all(has_finite(each) for each in self.expected(inputs) if each.size)
+        except BadReference:
+            return False
 
     def keep(self, seeds: Iterable[int]) -> None:
         """Draw these seeds' inputs now, for several uses: normal numbers take longer than copying them does.
@@ -185,10 +234,27 @@ class Reference:
         """`forward` in float32: what plain arithmetic makes of these inputs, whether that is finite or not."""
         return tuple(map(widened, self._forward(_as(np.float32, inputs), narrowest(inputs))))
 
+    def in_float32_one_by_one(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
+        """As `in_float32`, its sums in the least favourable of the usual orders: one term after the other."""
+        narrow = narrowest(inputs)
+        watched = [summed_one_by_one(a, narrow > 0) for a in _as(np.float32, inputs)]
+        return tuple(map(widened, self._returned(watched, narrow)))
+
+    def in_other_float64(self, inputs: list[Any], seed: int) -> tuple[np.ndarray, ...]:
+        """`forward` in float64 with every result on the way moved by about one rounding of float64, drawn from `seed`:
+        how far that is from `expected` is about how far `expected` is from the truth."""
+        draw, narrow = np.random.default_rng((seed, 64)), narrowest(inputs)
+        watched = [moved_by_roundings(a, draw, narrow > 0) for a in _as(np.float64, inputs)]
+        return tuple(map(widened, self._returned(watched, narrow)))
+
     def _forward(self, inputs: list[Any], narrow: float = 0.0) -> tuple[np.ndarray, ...]:
         """`narrow`: the unit roundoff of the narrowest of the inputs as they were drawn, if any is narrow."""
+        return self._returned(computing_wide(inputs) if narrow else inputs, narrow)
+
+    def _returned(self, inputs: list[Any], narrow: float) -> tuple[np.ndarray, ...]:
+        """What `forward` makes of these very arrays, as plain ones. `narrow`: as of `_forward`."""
         with np.errstate(all="ignore"):  # what overflows or divides by zero is looked at, not warned about
-            result = self._call("forward", *(computing_wide(inputs) if narrow else inputs))
+            result = self._call("forward", *inputs)
         return tuple(unrounded(r, narrow) for r in (result if isinstance(result, tuple) else (result,)))
 
     def outputs(self, result: Sequence[np.ndarray], expected: tuple[np.ndarray, ...]) -> list[np.ndarray]:
@@ -342,6 +408,12 @@ def _spec(kind: str, values: dict[str, Any]) -> ArgumentSpec:
     return DtypeArgument(**values) if kind == DtypeArgument.__name__ else ConstantArgument(constant(values["value"]))
 
 
+def _movement(values: dict[str, Any]) -> Movement:
+    """As `asdict` of it went through JSON."""
+    axis = values["axis"]
+    return Movement(**{**values, "kind": Kind(values["kind"]), "axis": None if axis is None else (axis[0], axis[1])})
+
+
 def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
@@ -420,6 +492,25 @@ class ReferenceCache:
         (said,) = self.kept(reference, f"{seed}/arguments", compute)
         specs, nbytes = json.loads(said.tobytes())
         return tuple(_spec(kind, values) for kind, values in specs), nbytes
+
+    def movements(self, reference: Reference) -> None:
+        """Find how inputs are moved at the reference's shape, once in a session, and tell it.
+
+        Which axis is indexed is found at the task's cheapest shape: that takes runs of the reference.
+        """
+        task, first = reference.task, reference.task.presets[0]
+        known: tuple[Movement | None, ...] | None = None
+        if reference.preset != first:
+            cheapest = Reference(task, first)
+            self.movements(cheapest)
+            known = cheapest.movements
+
+        def compute() -> tuple[np.ndarray]:
+            said = [None if each is None else asdict(each) for each in reference.find_movements(known)]
+            return (np.frombuffer(json.dumps(said).encode(), np.uint8),)
+
+        (said,) = self.kept(reference, "movements", compute)
+        reference.movements = tuple(None if each is None else _movement(each) for each in json.loads(said.tobytes()))
 
     def behaviour(
         self, reference: Reference, kernel: str, compute: Callable[[], tuple[np.ndarray, ...]]

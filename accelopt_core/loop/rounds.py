@@ -152,7 +152,7 @@ class BaselineRejected(Exception):
 
 def more_at_the_gates(task: Task, secret_seeds: int) -> float:
     """How many times the draws of a round's evaluation the last check takes at the small shapes, where every input
-    distribution meets every seed (judging/correctness.py)."""
+    distribution meets every seed (judging/draws.py)."""
     seeds, distributions = len(task.seeds) + secret_seeds, len(task.distributions)
     return seeds * distributions / (seeds + distributions - 1)
 

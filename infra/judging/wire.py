@@ -46,7 +46,7 @@ from accelopt_core.ports import (
     TargetUnreachable,
     TaskFault,
 )
-from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task, Within, Work
+from accelopt_core.task import Domain, PrecisionPolicy, ShapePreset, Surroundings, Task, Within, Work
 from accelopt_core.toolchain import Calibration
 from infra.languages.registry import supported
 from ka_extensions.plain_text import one_line
@@ -122,7 +122,12 @@ def decode_job(text: str) -> Job:
 
 def _task(data: dict[str, Any]) -> Task:
     presets = tuple(
-        ShapePreset(p["name"], tuple((k, v) for k, v in p["values"]), None if p["work"] is None else Work(**p["work"]))
+        ShapePreset(
+            p["name"],
+            tuple((k, v) for k, v in p["values"]),
+            None if p["work"] is None else Work(**p["work"]),
+            tuple(Domain(**domain) for domain in p["domains"]),
+        )
         for p in data["presets"]
     )
     return Task(
@@ -263,7 +268,12 @@ def decode_evaluation(data: dict[str, Any]) -> Evaluation:
         likely = fields.pop("likely")
         fields["likely"] = None if likely is None else Likely(**{**likely, "rests_on": tuple(likely["rests_on"])})
         fields["proofs"] = tuple(
-            Proof(Property(proof["property"]), Finding(proof["finding"]), str(proof["reason"]))
+            Proof(
+                Property(proof["property"]),
+                Finding(proof["finding"]),
+                str(proof["reason"]),
+                str(proof.get("shape", "")),
+            )
             for proof in fields["proofs"]
         )
         return Measured(**fields)

@@ -258,6 +258,10 @@ class NeuronToolchain:
         """The device has memory of its own."""
         return 0
 
+    def instructions(self, artifact: Neff) -> int:
+        """They run on the device."""
+        return 0
+
     def program_digest(self, artifact: Neff) -> str:
         """Two NEFFs of one program need not be the same bytes."""
         return ""

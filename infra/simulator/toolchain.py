@@ -483,6 +483,9 @@ class SimulatorToolchain:
     def memory_bytes(self, artifact: Simulated) -> int:
         return artifact.held_bytes
 
+    def instructions(self, artifact: Simulated) -> int:
+        return sum(map(executed_rows, iterate(artifact.program)))
+
     def program_digest(self, artifact: Simulated) -> str:
         return canonical.digest(artifact.program)
 

@@ -1,6 +1,6 @@
 """What a reference module says about its task, read from its text: nothing of it is executed here.
 
-Shape constants are `NAME = positive integer` lines. Six names may declare more (docs/tasks.md):
+Shape constants are `NAME = positive integer` lines. Seven names may declare more (docs/tasks.md):
 
     PRESETS = {"small": {"M": 256}}                      # cheaper shapes, each verified before the file's own
     TOLERANCE = 1e-4                                     # relative L2
@@ -8,6 +8,7 @@ Shape constants are `NAME = positive integer` lines. Six names may declare more 
     WORK = {"matmul_flops": 2 * M * K * N, "vector_ops": 0, "hbm_bytes": 4 * (M * K + K * N + M * N)}
     WITHIN = {"absolute": 1e-2, "relative": 1e-2}        # a suite's rule for elements, beside ours
     DISTRIBUTIONS_LEFT_OUT = {"zero-rows": "0/0: the problem has no epsilon"}
+    DOMAINS = {"lengths": (1, N), "table": "fixed"}      # which values these parameters of forward may take
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy, ShapePreset, Within, Work
+from accelopt_core.task import DEFAULT_TOLERANCE, Domain, PrecisionPolicy, ShapePreset, Within, Work
 
 REQUIRED_FUNCTIONS = ("get_inputs", "forward")
 KNOWN_FUNCTIONS = (*REQUIRED_FUNCTIONS, "transform_to_nki_inputs", "transform_nki_outputs")
 """The last two where the kernel wants its arguments in another form, or gives its outputs in one."""
-DECLARATIONS = ("PRESETS", "TOLERANCE", "PRECISION", "WORK", "WITHIN", "DISTRIBUTIONS_LEFT_OUT")
+DECLARATIONS = ("PRESETS", "TOLERANCE", "PRECISION", "WORK", "WITHIN", "DISTRIBUTIONS_LEFT_OUT", "DOMAINS")
 FULL = "full"
 """The preset made of the file's own constants, which is the one that is timed."""
 
@@ -58,8 +59,8 @@ def read_reference(source: str, where: str) -> Declared:
     """Raises TaskInvalid, with the line where one is to blame."""
     tree = _parsed(source, where)
     constants = _constants(tree)
-    said = {name: node for node in tree.body for name in _bound(node) if name in DECLARATIONS}
     try:
+        said = _declarations(tree)
         gates = _literal(said, "PRESETS", {})
         presets = tuple(
             _preset(str(name), constants | _own(str(name), values, constants), said) for name, values in gates.items()
@@ -80,9 +81,9 @@ def read_reference(source: str, where: str) -> Declared:
 
 def preset_at(source: str, where: str, name: str, values: Mapping[str, int]) -> ShapePreset:
     """The reference at other values of its constants, with the work that it declares. Raises TaskInvalid."""
-    said = {bound: node for node in _parsed(source, where).body for bound in _bound(node) if bound in DECLARATIONS}
+    tree = _parsed(source, where)
     try:
-        return _preset(name, values, said)
+        return _preset(name, values, _declarations(tree))
     except _Unreadable as error:
         raise TaskInvalid(f"{where}: {error} (docs/tasks.md)") from None
     except ValueError as error:
@@ -128,8 +129,48 @@ def _to_add(missing: Sequence[str], functions: Sequence[str]) -> str:
 # --- declarations ---------------------------------------------------------------------------------
 
 
+def _declarations(tree: ast.Module) -> dict[str, ast.stmt]:
+    """The statements that declare something, by its name. Raises _Unreadable for a domain of no input."""
+    said = {name: node for node in tree.body for name in _bound(node) if name in DECLARATIONS}
+    forward = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "forward")
+    parameters = [each.arg for each in (*forward.args.posonlyargs, *forward.args.args)]
+    for name, _ in _entries(said["DOMAINS"], "DOMAINS") if "DOMAINS" in said else ():
+        if name not in parameters:
+            raise _Unreadable(
+                said["DOMAINS"],
+                f"DOMAINS names {name}, which is no parameter of forward ({', '.join(parameters)})",
+            )
+    return said
+
+
 def _preset(name: str, values: Mapping[str, int], said: Mapping[str, ast.stmt]) -> ShapePreset:
-    return ShapePreset(name, tuple(values.items()), _work(said.get("WORK"), values))
+    return ShapePreset(
+        name, tuple(values.items()), _work(said.get("WORK"), values), _domains(said.get("DOMAINS"), values)
+    )
+
+
+def _domains(node: ast.stmt | None, values: Mapping[str, int]) -> tuple[Domain, ...]:
+    """The declared ones, their ends computed at these values of the shape constants."""
+    found = []
+    for name, value in _entries(node, "DOMAINS") if node is not None else ():
+        if isinstance(value, ast.Constant) and value.value == "fixed":
+            found.append(Domain(name))
+            continue
+        assert node is not None
+        if not isinstance(value, ast.Tuple) or len(value.elts) != 2:
+            raise _Unreadable(node, f'DOMAINS: {name} needs two ends, as (1, N), or "fixed"')
+        low, high = (_number(end, values, node) for end in value.elts)
+        found.append(Domain(name, low, high))
+    return tuple(found)
+
+
+def _number(node: ast.expr, values: Mapping[str, int], statement: ast.stmt) -> float:
+    """A number, or a whole one as `_count`; either may have a minus sign."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_number(node.operand, values, statement)
+    if isinstance(node, ast.Constant) and type(node.value) is float:
+        return node.value
+    return _count(node, values, statement, "DOMAINS")
 
 
 def _own(name: str, values: Mapping[str, Any], constants: Mapping[str, int]) -> dict[str, int]:
@@ -158,13 +199,7 @@ def _within(given: Mapping[str, Any]) -> Within | None:
 def _work(node: ast.stmt | None, values: Mapping[str, int]) -> Work | None:
     if node is None:
         return None
-    given = _value(node)
-    if not isinstance(given, ast.Dict) or not all(isinstance(key, ast.Constant) for key in given.keys):
-        raise _Unreadable(node, "WORK must be a dictionary of matmul_flops, vector_ops and hbm_bytes")
-    counts = {}
-    for key, value in zip(given.keys, given.values):
-        assert isinstance(key, ast.Constant)
-        counts[str(key.value)] = _count(value, values, node)
+    counts = {name: _count(value, values, node, "WORK") for name, value in _entries(node, "WORK")}
     if set(counts) != {"matmul_flops", "vector_ops", "hbm_bytes"}:
         raise _Unreadable(
             node, f"WORK has {', '.join(counts) or 'nothing'}: it needs matmul_flops, vector_ops, hbm_bytes"
@@ -172,23 +207,31 @@ def _work(node: ast.stmt | None, values: Mapping[str, int]) -> Work | None:
     return Work(**counts)
 
 
-def _count(node: ast.expr, values: Mapping[str, int], statement: ast.stmt) -> int:
+def _entries(node: ast.stmt, name: str) -> list[tuple[str, ast.expr]]:
+    """Of a declared dictionary."""
+    given = _value(node)
+    if not isinstance(given, ast.Dict) or not all(isinstance(key, ast.Constant) for key in given.keys):
+        raise _Unreadable(node, f"{name} must be a dictionary that is written out")
+    return [(str(key.value), value) for key, value in zip(given.keys, given.values) if isinstance(key, ast.Constant)]
+
+
+def _count(node: ast.expr, values: Mapping[str, int], statement: ast.stmt, declared: str) -> int:
     """A whole number computed from shape constants with + - * //."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.Name) and node.id in values:
         return values[node.id]
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        left, right = _count(node.left, values, statement), _count(node.right, values, statement)
+        left, right = (_count(side, values, statement, declared) for side in (node.left, node.right))
         try:
             result = _ARITHMETIC[type(node.op)](left, right)
         except ZeroDivisionError:
-            raise _Unreadable(statement, f"WORK: {ast.unparse(node)} divides by zero") from None
+            raise _Unreadable(statement, f"{declared}: {ast.unparse(node)} divides by zero") from None
         if abs(result) > _LARGEST:
-            raise _Unreadable(statement, f"WORK: {ast.unparse(node)} is larger than any real kernel's work")
+            raise _Unreadable(statement, f"{declared}: {ast.unparse(node)} is too large a number")
         return result
     raise _Unreadable(
-        statement, f"WORK: {ast.unparse(node)!r} is not made of whole numbers and shape constants with + - * //"
+        statement, f"{declared}: {ast.unparse(node)!r} is not made of whole numbers and shape constants with + - * //"
     )
 
 

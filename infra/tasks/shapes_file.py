@@ -137,7 +137,7 @@ def _preset(name: str, values: Mapping[str, int], task: Task, where: str) -> Sha
     """With its work, where the reference says what that is."""
     known = next((preset for preset in task.presets if dict(preset.values) == dict(values)), None)
     if known is not None:
-        return ShapePreset(name, known.values, known.work)
+        return replace(known, name=name)
     return preset_at(task.reference_source, where, name, values)
 
 

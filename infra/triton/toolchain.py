@@ -234,6 +234,10 @@ class TritonToolchain:
     def memory_bytes(self, artifact: TritonArtifact) -> int:
         return 0 if self.on_device else artifact.program.allocated_bytes
 
+    def instructions(self, artifact: TritonArtifact) -> int:
+        """Of tiles: how many there are says little."""
+        return 0
+
     def program_digest(self, artifact: TritonArtifact) -> str:
         """Of the launches, their options and the kernels' IR: all that Triton makes machine code of."""
         return artifact.digest

@@ -26,6 +26,9 @@ from nki_sim.proofs.rules import RULES
 MOST_PASSES = 1 << 20
 """Of all device loops together."""
 
+MOST_INSTRUCTIONS = 1 << 17
+"""That run on a core: some twenty seconds of a processor, at 0.17 ms for an instruction on a small tile."""
+
 MOST_ELEMENTS = 1 << 28
 """Of all operands of all instructions that run on a core: some ten seconds."""
 
@@ -206,6 +209,7 @@ class _Core:
         self._outputs = {ref.allocation for ref in program.outputs}
         self._cells: dict[int, _Cells] = {}
         self._passes = 0
+        self._instructions = 0
         self._elements = 0
         self._held = 0
         self._work = [sum(operand.elements for operand in template.operands) for template in program.templates]
@@ -304,6 +308,9 @@ class _Core:
 
     def _rows(self, start: int, end: int) -> Generator[Exchange, None, None]:
         program, last_use = self.program, self._last_use
+        self._instructions += end - start
+        if self._instructions > MOST_INSTRUCTIONS:
+            raise NotProvable(f"it runs more than {MOST_INSTRUCTIONS:,} instructions; a smaller shape is provable")
         for i in range(start, end):
             template = program.templates[program.template_ids[i]]
             low, high = program.operand_starts[i], program.operand_starts[i + 1]

@@ -12,15 +12,15 @@ import pytest
 from accelopt_core.evaluation import CheckFailure
 from accelopt_core.judging.closeness import (
     FLOAT32,
-    STORAGE,
-    WIDE,
     Arithmetic,
     Place,
     arithmetic_of,
     check_output,
     needed,
-    storage_of,
 )
+from accelopt_core.judging.excuses import excuse
+from accelopt_core.judging.roundings import moved_by_roundings, summed_one_by_one
+from accelopt_core.judging.storage import STORAGE, WIDE, storage_of
 from accelopt_core.judging.verification import NOISES, Reference
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task
 from nki_sim.isa.activation_functions import FUNCTIONS
@@ -240,6 +240,7 @@ def test_a_wider_bound_of_the_task_and_a_device_give_more_room() -> None:
     assert arithmetic_of(replace(TASK, tolerance=1e-4), exact_functions=True).slack == pytest.approx(5 * FLOAT32.slack)
     assert arithmetic_of(TASK, exact_functions=False).slack == 10 * FLOAT32.slack
     assert arithmetic_of(replace(TASK, tolerance=1e-6), exact_functions=True) == FLOAT32
+    assert arithmetic_of(replace(TASK, tolerance=1e-4), exact_functions=True).tolerance == 1e-4
 
 
 GELU = """
@@ -367,3 +368,79 @@ def test_a_type_counts_as_storage_where_the_reference_or_an_argument_has_one_as_
     assert storage_of("float8_e4m3", "float64", {"bfloat16"}) == WIDE
     assert storage_of("bfloat16", "bfloat16", set()).relative == 2 * STORAGE["bfloat16"].relative
     assert storage_of("float32", "bfloat16", set()) == STORAGE["bfloat16"]
+
+
+def test_the_tolerance_that_a_failure_names_accepts() -> None:
+    expected = normal(64, 96)
+    noise = (np.abs(expected) * FLOAT32.unit).astype(np.float32)
+    got = expected * (1 + 4e-6 * np.sign(normal(64, 1)))
+    failure = check(got, expected, noise)
+    assert failure is not None and failure.limit.startswith("the limit is 32 times")
+    tolerance = float(failure.limit.split("TOLERANCE = ")[1].split()[0])
+    assert tolerance > TASK.tolerance
+    wider = arithmetic_of(replace(TASK, tolerance=tolerance), exact_functions=True)
+    assert check(got, expected, noise, wider) is None
+    almost = arithmetic_of(replace(TASK, tolerance=0.8 * tolerance), exact_functions=True)
+    assert check(got, expected, noise, almost) is not None
+
+
+def excused(theirs: np.ndarray, mine: np.ndarray, expected: np.ndarray) -> CheckFailure | None:
+    noise = np.full(expected.shape, FLOAT32.unit, np.float32)
+    held, allowed = excuse(theirs, expected, noise)
+    place = Place(1, "p", 0, "large")
+    return check_output(mine, held, place=place, arithmetic=FLOAT32, noise=noise, allowance=allowed)[1]
+
+
+def test_an_excuse_has_the_size_and_the_place_of_what_the_input_kernel_is_off() -> None:
+    expected = 1 + np.random.default_rng(0).random((32, 64))
+    theirs, mine = expected.copy(), expected.copy()
+    theirs[3] += 1e-3 * normal(64)
+    mine[3] -= 2e-3
+    assert excused(theirs, mine, expected) is None, "another order of the same steps is off otherwise"
+    mine[3] = 0
+    assert excused(theirs, mine, expected) is not None, "wholly wrong where the input kernel is a little"
+    mine[3], mine[4] = expected[3], expected[4] + 1e-3
+    assert excused(theirs, mine, expected) is not None, "wrong where the input kernel is right"
+
+
+def test_what_is_finite_in_the_input_kernel_is_finite() -> None:
+    expected = 1 + np.random.default_rng(0).random((32, 64))
+    theirs, mine = expected.copy(), expected.copy()
+    theirs[3], mine[3] = np.nan, 7.0
+    assert excused(theirs, mine, expected) is None
+    mine[4, 5] = np.nan
+    failure = excused(theirs, mine, expected)
+    assert failure is not None and failure.worst_index == (4, 5)
+
+
+def test_where_the_reference_is_undefined_the_input_kernel_counts() -> None:
+    expected = 1 + np.random.default_rng(0).random((32, 64))
+    expected[3] = np.nan
+    theirs = np.where(np.isnan(expected), 0.5, expected)
+    assert excused(theirs, np.where(np.isnan(expected), 0.50001, expected), expected) is None
+    assert excused(theirs, np.where(np.isnan(expected), 0.6, expected), expected) is not None
+    assert excused(theirs, expected, expected) is not None
+
+
+def test_sums_one_by_one_are_those_of_a_loop() -> None:
+    x = normal(8, 300).astype(np.float32)
+    watched = summed_one_by_one(x)
+    one_by_one = np.add.accumulate(x, axis=1)[:, -1]
+    assert (np.asarray(np.sum(watched, axis=1)) == one_by_one).all()
+    assert (np.asarray(np.mean(watched, axis=1)) == one_by_one / np.float32(300)).all()
+    blocks = x[:, :128] @ x[:, :128].T + x[:, 128:256] @ x[:, 128:256].T + x[:, 256:] @ x[:, 256:].T
+    assert (np.asarray(watched @ watched.T) == blocks).all()
+
+
+def test_what_float64_cannot_hold_is_seen_whatever_the_reference_does_on_its_way() -> None:
+    x = np.linspace(-80, 80, 321)
+
+    def softplus(x: np.ndarray) -> np.ndarray:
+        result = np.empty(x.shape)
+        result[...] = np.log(1 + np.exp(np.where(x > 1e9, 0, x)))
+        return result
+
+    other = softplus(moved_by_roundings(x.copy(), np.random.default_rng(0)))
+    off = np.abs(other - softplus(x))
+    truth = np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0)
+    assert (np.abs(softplus(x) - truth)[x < -36.5] <= 4 * off.max()).all() and 0 < off.max() < 1e-13

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.judging.correctness import Draw, draws_at_a_gate, draws_at_full_shape
+from accelopt_core.judging.draws import LONG, OF_DOMAINS, WHERE_LONG, Draw, draws_at_a_gate, draws_at_full_shape
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE
 from infra.tasks.seed_index import load_seed
@@ -25,17 +25,30 @@ def kinds(draws: tuple[Draw, ...]) -> list[tuple[int, str]]:
 
 
 def test_what_nothing_is_known_of_is_held_to_secret_inputs_of_both_kinds_before_it_is_the_best() -> None:
-    assert kinds(draws_at_full_shape(request(final=False))) == [(3, REFERENCE), (71, REFERENCE), (72, "mixed")]
+    assert kinds(draws_at_full_shape(request(final=False))) == [
+        (3, REFERENCE),
+        (71, REFERENCE),
+        (72, "mixed"),
+        (72, "domain"),
+    ]
 
 
 def test_and_to_every_seed_in_the_last_check() -> None:
     own = [(seed, REFERENCE) for seed in (*PUBLISHED, *SECRET)]
-    assert kinds(draws_at_full_shape(request(final=True))) == [*own, (72, "mixed")]
+    assert kinds(draws_at_full_shape(request(final=True))) == [*own, (72, "mixed"), (72, "domain")]
 
 
 def test_what_was_proved_equal_is_held_to_one_published_seed_and_in_the_last_check_to_inputs_nobody_knew() -> None:
-    assert kinds(draws_at_full_shape(request(final=False), settled=True)) == [(3, REFERENCE), (3, "mixed")]
-    assert kinds(draws_at_full_shape(request(final=True), settled=True)) == [(3, REFERENCE), (72, "mixed")]
+    assert kinds(draws_at_full_shape(request(final=False), settled=True)) == [
+        (3, REFERENCE),
+        (3, "mixed"),
+        (3, "domain"),
+    ]
+    assert kinds(draws_at_full_shape(request(final=True), settled=True)) == [
+        (3, REFERENCE),
+        (72, "mixed"),
+        (72, "domain"),
+    ]
 
 
 def test_the_input_kernel_is_held_to_the_references_own_inputs() -> None:
@@ -62,3 +75,18 @@ def test_with_one_shape_that_is_the_gate_too(final: bool, settled: bool) -> None
     one = replace(request(final), task=replace(TASK, presets=TASK.presets[-1:]))
     drawn = {draw.distribution for draw in draws_at_full_shape(one, settled)}
     assert drawn == set(TASK.distributions)
+
+
+def test_domains_are_drawn_from_where_an_input_has_one_of_its_own() -> None:
+    for draws in (draws_at_a_gate, draws_at_full_shape):
+        with_domains, without = (kinds(draws(request(final=True), moves=moves)) for moves in (True, False))
+        assert {name for _, name in set(with_domains) - set(without)} <= set(OF_DOMAINS)
+        assert "domain" in dict(map(reversed, with_domains)) and set(without) < set(with_domains)
+
+
+def test_a_long_program_at_the_only_shape_gets_all_distributions_in_the_last_check() -> None:
+    one = replace(request(final=False), task=replace(TASK, presets=TASK.presets[-1:]))
+    short, long = (kinds(draws_at_full_shape(one, instructions=count)) for count in (LONG - 1, LONG))
+    assert set(long) < set(short) and len(long) <= len(short) / 2
+    assert {name for _, name in long} == {REFERENCE, *WHERE_LONG}
+    assert kinds(draws_at_full_shape(replace(one, final=True), instructions=LONG)) == short

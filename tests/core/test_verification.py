@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import tracemalloc
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,13 +14,20 @@ import numpy as np
 import pytest
 
 from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Incorrect
+from accelopt_core.judging.checks import Compiled, Failed, Passed
 from accelopt_core.judging.closeness import FLOAT32, Place, check_output, relative_l2
-from accelopt_core.judging.correctness import Compiled, Draw, Failed, Passed, Verifier
+from accelopt_core.judging.correctness import Verifier
+from accelopt_core.judging.draws import Draw
+from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs, has_finite
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ConstantArgument, DtypeArgument, TensorArgument
 from infra.prediction.predictor import decode_arguments
+from infra.simulator.toolchain import Simulated
+from tests.e2e import kernels
+from tests.mutations.judging import TracedHere
 
 SOURCE = """
 import ml_dtypes
@@ -376,3 +384,25 @@ def make_kept(name: str) -> Reference:
         f"def forward(x): return x.astype('{name}')\n"
     )
     return Reference(of_task, of_task.full)
+
+
+class _Unsteady(TracedHere):
+    """Every other run is off by one bit, which no limit shows."""
+
+    runs = 0
+
+    def run(self, artifact: Simulated, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
+        outputs = super().run(artifact, tensors, timeout_s)
+        type(self).runs += 1
+        if self.runs % 2:
+            outputs[0].reshape(-1).view(np.int32)[0] ^= 1
+        return outputs
+
+
+@pytest.mark.parametrize("presets", [1, 2])
+def test_a_kernel_is_executed_twice_whether_it_has_one_shape_or_two(presets: int) -> None:
+    shapes = (ShapePreset("small", (("P", 128), ("N", 512), ("T", 1))), ShapePreset("full", (("T", 2), ("N", 512))))
+    of_task = Task("sum", kernels.REFERENCE, shapes[:presets], seeds=(0,))
+    request = EvaluationRequest(of_task, Candidate("h", kernels.FAST.replace("2048", "512")))
+    result = judge(request, _Unsteady("trn2"), lambda step, detail: None, ReferenceCache(None))
+    assert isinstance(result, Incorrect) and "different bits" in result.failure.reason, result

@@ -102,7 +102,7 @@ def test_what_both_fail_is_said_and_left_out(target: LocalTarget) -> None:
     (line,) = result.shared_faults
     assert line.count(f"seed {RARE_SEED}, shape full, inputs reference") == 1, line
     assert line.endswith("; the input kernel too"), "both fail alike, on the same draw"
-    assert result.checks[1].endswith("left out, since the input kernel fails them too: 1 draws")
+    assert result.checks[1].endswith("held to the input kernel, which fails them too: 1 draws")
 
 
 def test_what_only_the_winner_fails_is_its_fault(target: LocalTarget) -> None:

@@ -77,7 +77,7 @@ def test_another_form_is_tested_and_proved(target: LocalTarget) -> None:
     assert [proof.finding for proof in result.proofs] == [Finding.HELD] * 3
     assert result.rests_on == (
         "tested; every output element proved written; proved equal to the input kernel up to reassociation; "
-        "narrow types bounded within the tolerance"
+        "narrow types bounded within the tolerance (proofs at M128 N1024)"
     )
     assert result.refuted is None
 

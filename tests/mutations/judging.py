@@ -20,7 +20,7 @@ from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import Reference, ReferenceCache, argument_specs
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import DISTRIBUTIONS, Task
-from accelopt_core.toolchain import ArgumentSpec, CompileError, TensorArgument
+from accelopt_core.toolchain import ArgumentSpec, CompileError, ConstantArgument, TensorArgument
 from infra.simulator.toolchain import Simulated, SimulatorToolchain
 from infra.tasks.seed_index import load_seed
 from nki_sim.dtypes import as_dtype
@@ -48,6 +48,12 @@ class Verdict:
     why: str
 
 
+def _argument(spec: ArgumentSpec) -> object:
+    if isinstance(spec, TensorArgument):
+        return TensorSpec(spec.shape, as_dtype(spec.dtype))
+    return spec.value if isinstance(spec, ConstantArgument) else as_dtype(spec.element_type)
+
+
 class TracedHere(SimulatorToolchain):
     """The simulator, without a process around a kernel that is not a stranger's; the first wrong draw is the last."""
 
@@ -57,9 +63,7 @@ class TracedHere(SimulatorToolchain):
         self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: object = None
     ) -> Simulated:
         module = types.ModuleType("mutant")
-        specs = [
-            TensorSpec(a.shape, as_dtype(a.dtype)) if isinstance(a, TensorArgument) else a.value for a in arguments
-        ]
+        specs = [_argument(each) for each in arguments]
         try:
             exec(compile(source, "<mutant>", "exec"), module.__dict__)
             return Simulated(nki_sim.trace(module.kernel, *specs, machine=self.model.name), self.model)

@@ -309,6 +309,42 @@ def clamped(spot: Spot) -> Iterator[Result]:
         yield [*_lines(f"nisa.tensor_scalar(dst={name}, data={name}, op0=nl.minimum, operand0=200.0)"), spot.statement]
 
 
+def _loaded(spot: Spot) -> str:
+    """Where an argument of the kernel is loaded to, if that is what this statement does."""
+    call = _call(spot, "dma_copy")
+    return _text(call, "dst") if call and _root(_operand(call, "src")) in spot.parameters else ""
+
+
+def ignored_input(spot: Spot) -> Iterator[Result]:
+    """A constant in place of what is loaded: in all of a tile, or in one row of it."""
+    if tile := _loaded(spot):
+        for value in ("0.0", "1.0"):
+            yield _lines(f"nisa.memset(dst={tile}, value={value})")
+        if tile.isidentifier():
+            yield [spot.statement, *_lines(f"nisa.memset(dst={tile}[0:1], value=1.0)")]
+
+
+def clamped_input(spot: Spot) -> Iterator[Result]:
+    if tile := _loaded(spot):
+        for op, limit in (("minimum", 4.0), ("maximum", -4.0), ("minimum", 150.0)):
+            yield [
+                spot.statement,
+                *_lines(f"nisa.tensor_scalar(dst={tile}, data={tile}, op0=nl.{op}, operand0={limit})"),
+            ]
+
+
+def shifted_input(spot: Spot) -> Iterator[Result]:
+    """By a number, or by a row."""
+    if tile := _loaded(spot):
+        for shift in (1e-2, -1e-4):
+            yield [
+                spot.statement,
+                *_lines(f"nisa.tensor_scalar(dst={tile}, data={tile}, op0=nl.add, operand0={shift})"),
+            ]
+        if tile.isidentifier():
+            yield [spot.statement, *_lines(f"nisa.dma_copy(dst={tile}[1:2], src={tile}[0:1])")]
+
+
 OPERATORS: dict[str, Operator] = {
     "drop a term": drop_a_term,
     "skip a tile": skip_a_tile,
@@ -322,9 +358,13 @@ OPERATORS: dict[str, Operator] = {
     "removed dependency": removed_dependency,
     "scaled constant": scaled_constant,
     "clamped": clamped,
+    "ignored input": ignored_input,
+    "clamped input": clamped_input,
+    "shifted input": shifted_input,
 }
 
-MUST_ALL_BE_CAUGHT = ("skip a tile", "stale buffer", "doubled work")
+OF_INPUTS = ("ignored input", "clamped input", "shifted input")
+MUST_ALL_BE_CAUGHT = ("skip a tile", "stale buffer", "doubled work", *OF_INPUTS)
 
 
 class _Renamed(ast.NodeTransformer):

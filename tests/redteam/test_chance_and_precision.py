@@ -410,9 +410,9 @@ def test_a_clamp_within_the_range_of_inputs_is_found(target: LocalTarget) -> Non
     assert isinstance(result, REFUSED), explain(result)
 
 
-@pytest.mark.parametrize("source", [steered(450.0), clamped(450.0)], ids=["a branch", "a clamp"])
+@pytest.mark.parametrize("source", [steered(5000.0), clamped(5000.0)], ids=["a branch", "a clamp"])
 def test_what_no_input_reaches_is_right_and_not_proved_equal(target: LocalTarget, source: str) -> None:
-    """Inputs go to 200 (docs/judging.md); what lies beyond, the proof alone can tell."""
+    """Inputs go to about 1,000 times their spread (docs/judging.md); what lies beyond, the proof alone can tell."""
     request = EvaluationRequest(ONE, Candidate("c", source, "input"), extra_seeds=(7,), original=Candidate("i", HONEST))
     result = target.evaluate(request, lambda step, detail: None)
     assert isinstance(result, Measured), explain(result)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nki_sim
-from accelopt_core.task import PrecisionPolicy, Work
+from accelopt_core.task import Domain, PrecisionPolicy, Work
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import (
     SEEDS,
@@ -37,7 +37,7 @@ def get_inputs():
     return []
 
 
-def forward():
+def forward(x):
     return None
 
 
@@ -242,6 +242,7 @@ TOLERANCE = 1e-4
 PRECISION = "bf16-allowed"
 WORK = {"matmul_flops": 2 * M * N, "vector_ops": M * N // 2, "hbm_bytes": 4 * (M + N)}
 DISTRIBUTIONS_LEFT_OUT = {"zero-rows": "0/0"}
+DOMAINS = {"x": (-1.5, M * N - 1)}
 """
 )
 
@@ -256,6 +257,7 @@ def test_a_reference_declares_gates_tolerance_precision_and_work(tmp_path):
     assert (full.name, dict(full.values), full.work) == ("full", {"M": 4, "N": 8}, Work(64, 16, 48))
     assert (task.tolerance, task.precision) == (1e-4, PrecisionPolicy.BF16_ALLOWED)
     assert "zero-rows" not in task.distributions
+    assert [preset.domains for preset in task.presets] == [(Domain("x", -1.5, 15),), (Domain("x", -1.5, 31),)]
 
 
 @pytest.mark.parametrize(
@@ -285,6 +287,10 @@ def test_a_reference_declares_gates_tolerance_precision_and_work(tmp_path):
         ('WORK = {"matmul_flops": 0, "vector_ops": 0, "hbm_bytes": 0}', "every kernel reads and writes something"),
         ('WORK = {"matmul_flops": 9 ** 9, "vector_ops": 0, "hbm_bytes": 1}', "is not made of whole numbers"),
         ('DISTRIBUTIONS_LEFT_OUT = {"tiny": "x"}', "cannot leave out 'tiny'"),
+        ('DOMAINS = {"gain": (0, 1)}', r"DOMAINS names gain, which is no parameter of forward \(x\)"),
+        ('DOMAINS = {"x": 5}', 'x needs two ends, as .1, N., or "fixed"'),
+        ('DOMAINS = {"x": (2, 1)}', "x cannot lie from 2 to 1"),
+        ('DOMAINS = {"x": (0, len("x"))}', "DOMAINS: .* is not made of whole numbers"),
     ],
 )
 def test_a_declaration_that_cannot_be_is_refused_by_name(tmp_path, declaration, reason):
