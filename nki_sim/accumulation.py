@@ -223,7 +223,7 @@ class _Tile:
             "psum-groups",
             f"two sums of several products each, begun at {_lines(first.line, second.line)}, share a PSUM bank "
             f"({ISA.psum_bank_bytes} bytes per partition) of {self._allocation.describe()} and are given accumulate=: "
-            "a trn2 lost products of such sums",
+            "a device lost products of such sums",
             _REMEDY,
         )
 
@@ -233,7 +233,7 @@ class _Tile:
             "psum-groups",
             f"a sum begun at line {group.line} with accumulate= goes on after another began in its PSUM bank "
             f"({ISA.psum_bank_bytes} bytes per partition) of {self._allocation.describe()} at line {bank.last_line}: "
-            "a trn2 lost products of such sums",
+            "a device lost products of such sums",
             _REMEDY,
         )
 

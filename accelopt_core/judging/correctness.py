@@ -453,10 +453,10 @@ class Verifier:
 
         def compute() -> tuple[np.ndarray, ...]:
             one_by_one = reference.in_float32_one_by_one(execution.inputs)
-            arrays = zip(execution.stored_alike, plain.rows, one_by_one, execution.expected, noise)
+            each_output = zip(plain.rows, one_by_one, execution.expected, noise, execution.stored_alike)
             times = [
-                needed_one_by_one(self._arithmetic, *(in_rows(rows, each) for each in of_one), stored=stored)
-                for stored, rows, *of_one in arrays
+                needed_one_by_one(self._arithmetic, in_rows(rows, got), in_rows(rows, want), in_rows(rows, off), stored)
+                for rows, got, want, off, stored in each_output
             ]
             other = reference.in_other_float64(execution.inputs, draw.seed)
             return np.array(times), *map(off_elsewhere, other, execution.expected, noise)

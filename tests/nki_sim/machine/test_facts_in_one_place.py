@@ -33,6 +33,7 @@ OTHER_MEANINGS = {
     "proofs/field.py": {256: "terms that float64 adds up exactly", 4096: "entries of a cache"},
     "proofs/operators.py": {16: "powers written out as products"},
     "passes.py": {32: "loops inside each other"},
+    "precision.py": {64: "extents of a buffer remembered", 128: "exponents of float32"},
     "machine_code.py": {16: "characters of a digest"},
     "region_lists.py": {64: "entries of a table to begin with"},
     "list_scheduler.py": {64: "idle gaps remembered, slices of time to grow by"},
