@@ -27,10 +27,12 @@ NOISE = 0.005
 """Of the latency: to fill gaps differently may be worth so much."""
 ANOMALIES = {
     "moved": {"rope_single_freq_apply after 3 steps": 0.03, "shared tiles 0": 0.02},
-    "added": {"bmm after 5 steps": 0.035, "lora after 5 steps": 0.02, "gqa_full after 5 steps": 0.02},
-}
+    "added": {
+        "lora": 0.042, "bmm after 5 steps": 0.035, "lora after 5 steps": 0.02, "gqa_full after 5 steps": 0.02,
+    },
+}  # fmt: skip
 """By relation, kernels that break it, by less than this: who takes rows one by one can do better for having more to do
-(Graham, 1966, Bounds for certain multiprocessing anomalies). All are far below what is taken for a tie."""
+(Graham, 1966, Bounds for certain multiprocessing anomalies). All are below what is taken for a tie."""
 MOVES = 6
 """Of each program, statements that change places with the next one, each alone."""
 ADDED = 6
