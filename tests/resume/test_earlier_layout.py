@@ -200,6 +200,7 @@ def test_settings_are_read_under_their_names_of_then(earlier: Path, name: str) -
     expected["run"] |= {"function": None, "migrate": False, "beam": 1, "plans": 1, "samples": 1, "sweep": None}
     expected["run"] |= {"tasks-at-once": None, "shapes": None, "compiler-baseline": True, "language": None}
     expected["run"] |= {"workloads": []}
+    expected["verification"] |= {"exact": False}
     expected["model"] |= {"proposers": [], "usd-per-hour": 3.0}
     expected["target"] |= {"engine": "local", "neuron-cores": 0, "processes": None}
     assert {name: now[name] for name in expected} == expected  # groups that are newer have their defaults
