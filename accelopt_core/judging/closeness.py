@@ -450,9 +450,10 @@ class _Sums:
         """Flat index, in the first row that has one, of the one that is most times too small or too large."""
         step = max(1, _BLOCK // max(1, self.width))
         self._buffers = np.empty((3, min(step, max(1, self.height)), self.width))
-        for group in range(groups):
-            for start in range(group * self.height, (group + 1) * self.height, step):
-                self._block(slice(start, min(start + step, (group + 1) * self.height)), group)
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is told as such
+            for group in range(groups):
+                for start in range(group * self.height, (group + 1) * self.height, step):
+                    self._block(slice(start, min(start + step, (group + 1) * self.height)), group)
 
     @property
     def lines(self) -> tuple[_Lines, _Lines]:
@@ -461,10 +462,9 @@ class _Sums:
     def _block(self, rows: slice, group: int) -> None:
         want, got = self._expected[rows].astype(np.float64, copy=False), self._got[rows]
         error, squares, scratch = self._buffers[:, : len(want)]
-        with np.errstate(invalid="ignore", over="ignore"):
-            np.subtract(want, got, out=error)
-            np.square(error, out=squares)
-            largest = squares.max(axis=1, initial=0)
+        np.subtract(want, got, out=error)
+        np.square(error, out=squares)
+        largest = squares.max(axis=1, initial=0)
         if not np.isfinite(largest).all():
             want, error = self._made_finite(rows, want, error)
             np.square(error, out=squares)
