@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import ml_dtypes
@@ -281,7 +282,7 @@ class _Walk:
             loops = [each for each in loops[1:] if each not in inner]
             self._rows(steps, at, loop.start)
             before = self._kept()
-            self._until_settled(lambda: self._block(steps, loop.start, loop.end, inner))  # noqa: B023
+            self._until_settled(partial(self._block, steps, loop.start, loop.end, inner))
             if not loop.trips:  # it may not run at all
                 for name, extents in before.items():
                     self._places.setdefault(name, []).extend(extents)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,19 +84,17 @@ def _allowing_bf16(name: str) -> Task:
     return replace(small(name), tolerance=BF16_TOLERANCE, precision=PrecisionPolicy.BF16_ALLOWED)
 
 
-def _alone(task: Task, source: str) -> tuple[Task, tuple[str, ...]]:
+def _alone(make: Callable[[str], tuple[Task, str]], name: str) -> tuple[Task, tuple[str, ...]]:
+    task, source = make(name)
     return task, (source,)
 
 
 HONEST: dict[str, Callable[[], tuple[Task, tuple[str, ...]]]] = {
     **{name: lambda name=name: (small(name), tuple(_forms(name))) for name in TILINGS},  # type: ignore[misc]
     **{f"{name} in bfloat16": lambda name=name: (_allowing_bf16(name), (in_bf16(name),)) for name in BF16},  # type: ignore[misc]
-    **{f"{name} of bfloat16": lambda name=name: _alone(*in_bfloat16(name)) for name in TILINGS},  # type: ignore[misc]
-    **{
-        f"{name} of bfloat16 tiles": lambda name=name: _alone(*in_bfloat16_within(name))  # type: ignore[misc]
-        for name in BFLOAT16_WITHIN
-    },
-    **{f"{name} to float8": lambda name=name: _alone(*giving_float8(name)) for name in ("silu", "bmm_softmax")},  # type: ignore[misc]
+    **{f"{name} of bfloat16": partial(_alone, in_bfloat16, name) for name in TILINGS},
+    **{f"{name} of bfloat16 tiles": partial(_alone, in_bfloat16_within, name) for name in BFLOAT16_WITHIN},
+    **{f"{name} to float8": partial(_alone, giving_float8, name) for name in ("silu", "bmm_softmax")},
 }
 """Task and kernels by name."""
 
