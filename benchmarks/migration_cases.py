@@ -5,7 +5,6 @@ Arguments are those of the kernels' own tests; where a kernel takes any shape, a
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from nki_sim.problem import module_of
 
 Call = tuple[list[Any], dict[str, Any]]
 
@@ -52,10 +53,7 @@ def _then(call: Callable[[Path], Call], *more: Any) -> Callable[[Path], Call]:
 def _nkibench(name: str) -> Callable[[Path], Call]:
     def call(root: Path) -> Call:
         path = next(p for p in sorted((root / "NKIBench/reference").glob("*.py")) if p.name.startswith(name))
-        spec = importlib.util.spec_from_file_location("reference", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = module_of(path, "reference")
         np.random.seed(0)
         return list(module.transform_to_nki_inputs(module.get_inputs())), {}
 

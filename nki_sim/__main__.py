@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import inspect
 import linecache
 import math
@@ -33,7 +32,7 @@ from nki_sim.machine import DEFAULT_MACHINE, MACHINES, machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.migrate import command
 from nki_sim.passes import Passes, must_be_counted
-from nki_sim.problem import BadProblem, beside_the_reference, drawn_inputs, load_problem
+from nki_sim.problem import BadProblem, beside_the_reference, drawn_inputs, load_problem, module_of
 from nki_sim.profile import measure, summarise
 from nki_sim.program import Program
 from nki_sim.schedule import schedule
@@ -179,12 +178,8 @@ def _load(options: argparse.Namespace) -> Any:
     path, wanted = _file_and_function(options.kernel)
     if not path.is_file():
         raise UsageError(f"no kernel file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
-    spec.loader.exec_module(module)
+    module = module_of(path, path.stem)
     kernels = {name: value for name, value in vars(module).items() if isinstance(value, Kernel)}
     if wanted:
         found = getattr(module, wanted, None)

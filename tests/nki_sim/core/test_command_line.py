@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,9 @@ def test_check_traces_sums_in_psum(tmp_path: Path, capsys: Any) -> None:
     reference.write_text(REFERENCE.replace("(ROWS, 8)", "(128, 256)"))
     assert main(["check", str(path)]) == 1
     assert "error: [psum-groups]" in capsys.readouterr().out
+    written = reference.stat().st_mtime
     reference.write_text(REFERENCE.replace("(ROWS, 8)", "(256, 256)"))
+    os.utime(reference, (written, written))  # an edit of equal length in the same second
     assert main(["check", str(path)]) == 0, "what does not fit the reference is no error of the kernel's"
     assert "warning: [trace]" in capsys.readouterr().out
 
