@@ -112,6 +112,8 @@ class Tracer:
         self.edges: list[Edge] = []
         self.loops: list[Loop] = []
         self.named: dict[str, list[int]] = {}
+        self.marks = array("q")
+        """Where its loops begin, go on and end: `loop_ir.marks`."""
         self.template_ids = array("i")
         self.operand_data = array("q")
         self._record_operand = self.operand_data.append

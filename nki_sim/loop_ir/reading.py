@@ -1,0 +1,521 @@
+"""A program's rows, with marks of its loops, read as a loop tree.
+
+Bottom-up: the passes of a loop whose bodies have one form, and whose numbers (buffers, offsets) go on evenly, become
+one body with a counter. Passes that differ, as a first or last one may, stand by themselves beside the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nki_sim.loop_ir.affine import Affine
+from nki_sim.loop_ir.marks import MarkKind, Marks
+from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, Result
+from nki_sim.program import Loop as DeviceLoopRows
+from nki_sim.program import Program, Template, TensorRef
+
+
+class NotReadable(Exception):
+    """The kernel has no loop tree; why, in one line."""
+
+
+# --- what was marked ----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Span:
+    """Instructions and buffers from a place up to another, with what is marked between."""
+
+    rows: tuple[int, int]
+    buffers: tuple[int, int]
+    inner: list[_Instance] = field(default_factory=list)
+
+
+@dataclass
+class _Instance:
+    """One time that a loop was run."""
+
+    line: int
+    passes: list[_Span]
+    device: int = -1
+    """Number of the device loop that it is, in `Program.loops`."""
+
+    @property
+    def begin(self) -> tuple[int, int]:
+        return self.passes[0].rows[0], self.passes[0].buffers[0]
+
+    @property
+    def end(self) -> tuple[int, int]:
+        return self.passes[-1].rows[1], self.passes[-1].buffers[1]
+
+
+def _spans(marks: Marks, program: Program) -> _Span:
+    """The whole program as a span. Raises NotReadable for marks that are out of order."""
+    whole = _Span((0, len(program)), (0, len(program.allocations)))
+    stack: list[tuple[_Instance | None, _Span]] = [(None, whole)]
+    for kind, line, row, buffer in marks.values.tolist():
+        if kind == MarkKind.begin:
+            stack.append((_Instance(line, []), _Span((row, row), (buffer, buffer))))
+            continue
+        instance, span = stack[-1]
+        if instance is None or instance.line != line:
+            raise NotReadable("its loops do not end in the order in which they began")
+        span.rows, span.buffers = (span.rows[0], row), (span.buffers[0], buffer)
+        if kind == MarkKind.a_pass:
+            following = _Span((row, row), (buffer, buffer))
+            instance.passes.append(following)
+            stack[-1] = (instance, following)
+        else:
+            stack.pop()
+            if instance.passes:
+                stack[-1][1].inner.append(instance)
+    if len(stack) != 1:
+        raise NotReadable("a loop of it never ended")
+    for number, loop in enumerate(program.loops):
+        _insert(whole, loop, number)
+    return whole
+
+
+def _insert(span: _Span, loop: DeviceLoopRows, number: int) -> None:
+    """The device loop, whose body was traced once, as a loop of one pass in its place."""
+    for instance in span.inner:
+        for each in instance.passes:
+            if each.rows[0] <= loop.start and loop.end <= each.rows[1] and each.rows[0] < each.rows[1]:
+                _insert(each, loop, number)
+                return
+    body = [each for each in span.inner if loop.start <= each.begin[0] and each.end[0] <= loop.end]
+    at = next((k for k, each in enumerate(span.inner) if each.begin[0] >= loop.start), len(span.inner))
+    rest = [each for each in span.inner if each not in body]
+    low, high = span.buffers
+    buffers = (
+        max((each.end[1] for each in rest[:at]), default=low),
+        min((each.begin[1] for each in rest[at:]), default=high),
+    )
+    if loop.start < span.rows[0] or span.rows[1] < loop.end:
+        raise NotReadable("a device loop crosses another loop")
+    one = _Span((loop.start, loop.end), buffers, body)
+    rest.insert(at, _Instance(0, [one], number))
+    span.inner = rest
+
+
+# --- forms: what is the same in every pass --------------------------------------------------------------------------
+
+_Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A stretch of a program: `keys` say what it is, `values` are its numbers, one after the other.
+
+    Keys: ("row", kind), ("buffer", kind), ("loop", line, keys of the body, width), ("device", number, keys, width).
+    """
+
+    keys: tuple[_Key, ...]
+    values: np.ndarray
+    """int64"""
+    fixed: np.ndarray
+    """bool, like values: it has to be the same in every pass of a loop around."""
+
+
+def _joined(forms: Sequence[_Form]) -> _Form:
+    if len(forms) == 1:
+        return forms[0]
+    if not forms:
+        return _Form((), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+    return _Form(
+        tuple(key for form in forms for key in form.keys),
+        np.concatenate([form.values for form in forms]),
+        np.concatenate([form.fixed for form in forms]),
+    )
+
+
+class _Rolling:
+    """Spans to forms."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._row_kinds: list[Template] = []
+        """One template of each kind."""
+        numbers: dict[_Key, int] = {}
+        kind_of: list[int] = []
+        for template in program.templates:
+            kind = numbers.setdefault(_kind(template), len(numbers))
+            if kind == len(self._row_kinds):
+                self._row_kinds.append(template)
+            kind_of.append(kind)
+        self._kinds = np.array(kind_of, np.int64)[program.template_ids] if kind_of else np.zeros(0, np.int64)
+        self._starts = program.operand_starts
+        self._data = np.ascontiguousarray(program.operand_data, np.int64)
+        self._buffer_kinds = program.allocations.kind_of
+        self._allocated_at = program.allocations.allocated_at
+
+    @property
+    def row_kinds(self) -> Sequence[Template]:
+        return self._row_kinds
+
+    def span(self, span: _Span) -> _Form:
+        forms: list[_Form] = []
+        row, buffer = span.rows[0], span.buffers[0]
+        for instance in span.inner:
+            forms += self._straight((row, instance.begin[0]), (buffer, instance.begin[1]))
+            forms.append(self._instance(instance))
+            row, buffer = instance.end
+        forms += self._straight((row, span.rows[1]), (buffer, span.buffers[1]))
+        return _joined(forms)
+
+    def _straight(self, rows: tuple[int, int], buffers: tuple[int, int]) -> list[_Form]:
+        """Instructions and the buffers that are made between them."""
+        forms: list[_Form] = []
+        row = rows[0]
+        for buffer in range(*buffers):
+            until = max(row, min(int(self._allocated_at[buffer]), rows[1]))
+            if until > row:
+                forms.append(self._rows(row, until))
+                row = until
+            forms.append(
+                _Form(
+                    (("buffer", int(self._buffer_kinds[buffer])),),
+                    np.array([buffer], np.int64),
+                    np.zeros(1, np.bool_),
+                )
+            )
+        if row < rows[1]:
+            forms.append(self._rows(row, rows[1]))
+        return forms
+
+    def _rows(self, begin: int, end: int) -> _Form:
+        values = self._data[self._starts[begin] : self._starts[end]].ravel()
+        keys = tuple(("row", kind) for kind in self._kinds[begin:end].tolist())
+        return _Form(keys, values, np.zeros(len(values), np.bool_))
+
+    def _instance(self, instance: _Instance) -> _Form:
+        if instance.device >= 0:
+            body = self.span(instance.passes[0])
+            return _Form((("device", instance.device, body.keys, len(body.values)),), body.values, body.fixed)
+        even = self._even(instance)
+        if even is not None:
+            return even
+        return rolled([self.span(each) for each in instance.passes], instance.line)
+
+    def _even(self, instance: _Instance) -> _Form | None:
+        """A loop of which all passes go on evenly: told by their numbers at once, two passes of them are read."""
+        passes = instance.passes
+        if len(passes) < 3:
+            return None
+        rows = np.array([each.rows for each in passes], np.int64)
+        buffers = np.array([each.buffers for each in passes], np.int64)
+        if not (_is_even(rows) and _is_even(buffers)) or (rows[1] - rows[0])[0] != rows[0, 1] - rows[0, 0]:
+            return None
+        if (buffers[1] - buffers[0])[0] != buffers[0, 1] - buffers[0, 0]:
+            return None
+        (first, last), count = (rows[0, 0], rows[-1, 1]), len(passes)
+        kinds = self._kinds[first:last].reshape(count, -1)
+        made = self._buffer_kinds[buffers[0, 0] : buffers[-1, 1]].reshape(count, -1)
+        at = self._allocated_at[buffers[0, 0] : buffers[-1, 1]].reshape(count, -1) - rows[:, :1]
+        if (kinds != kinds[0]).any() or (made != made[0]).any() or (at != at[0]).any():
+            return None
+        data = self._data[self._starts[first] : self._starts[last]].reshape(count, -1)
+        if not _is_even(data) or any(_form_of_marks(each) != _form_of_marks(passes[0]) for each in passes[1:]):
+            return None
+        one, two = self.span(passes[0]), self.span(passes[1])
+        if one.keys != two.keys or not np.array_equal(one.values[one.fixed], two.values[one.fixed]):
+            return None
+        return _loop(instance.line, one, two.values - one.values, 0, count)
+
+
+def _is_even(values: np.ndarray) -> bool:
+    """Does each row of the array differ from the one before by the same?"""
+    steps = np.diff(values, axis=0)
+    return bool((steps == steps[:1]).all())
+
+
+def _form_of_marks(span: _Span) -> object:
+    row, buffer = span.rows[0], span.buffers[0]
+    return [
+        (each.line, [(p.rows[0] - row, p.rows[1] - row, p.buffers[0] - buffer, _form_of_marks(p)) for p in each.passes])
+        for each in span.inner
+    ]
+
+
+def _kind(template: Template) -> _Key:
+    """All of it but where its operands begin."""
+    operands = tuple(
+        (o.role, o.access, o.region, o.dtype, o.pattern, o.partition_elements, o.indirection) for o in template.operands
+    )
+    return template.opcode, template.engine, template.attrs, template.line, operands
+
+
+def rolled(passes: Sequence[_Form], line: int) -> _Form:
+    """Passes one after the other; those that go on evenly as loops."""
+    pieces: list[_Form] = []
+    at = 0
+    while at < len(passes):
+        first = passes[at]
+        until = at + 1
+        step: np.ndarray | None = None
+        if _stands_alone(passes, at):
+            pieces.append(first)
+            at += 1
+            continue
+        while until < len(passes) and passes[until].keys == first.keys:
+            further = passes[until].values - passes[until - 1].values
+            if step is None:
+                if further[first.fixed].any():
+                    break
+                step = further
+            elif not np.array_equal(further, step):
+                break
+            until += 1
+        if step is None:
+            pieces.append(first)
+        elif first.keys:
+            pieces.append(_loop(line, first, step, at, until - at))
+        at = until
+    if 2 < len(pieces) < len(passes):
+        return rolled(pieces, line)  # `h // group`: loops of which one goes on where the last one ended
+    return _joined(pieces)
+
+
+def _stands_alone(passes: Sequence[_Form], at: int) -> bool:
+    """Do the three passes after this one go on evenly, and it does not go over to them so?"""
+    four = passes[at : at + 4]
+    if len(four) < 4 or any(each.keys != four[0].keys for each in four):
+        return False
+    one, two, three = (later.values - each.values for each, later in zip(four, four[1:]))
+    return not np.array_equal(one, two) and np.array_equal(two, three)
+
+
+_OWN = 2
+"""Numbers of a loop itself, before those of its body: where its counter begins, how many passes it has."""
+
+
+def _loop(line: int, first: _Form, step: np.ndarray, start: int, count: int) -> _Form:
+    """Numbers: start, count, those of the body where the counter is 0, what each grows by."""
+    values = np.concatenate((np.array([start, count], np.int64), first.values - start * step, step))
+    fixed = np.concatenate((np.zeros(_OWN, np.bool_), first.fixed, np.ones(len(step), np.bool_)))
+    return _Form((("loop", line, first.keys, len(first.values)),), values, fixed)
+
+
+# --- the tree ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Where a buffer of the tree comes from."""
+
+    key: int
+    number: Affine
+    """Of the program's buffer, by the counters around."""
+    around: tuple[Loop, ...]
+
+
+class _Growing:
+    """Forms to nodes. Loops get their bodies when all buffers are known."""
+
+    def __init__(self, program: Program, kinds: Sequence[Template]) -> None:
+        self._program = program
+        self._kinds = kinds
+        self._fresh = 0
+        self._owner = np.full(len(program.allocations), -1, np.int64)
+        """By buffer of the program: the key of the tree's."""
+        self._tiles: dict[int, np.ndarray] = {}
+        """By key: int64 [its buffers, loops around its Allocate], the counters at which each is made."""
+        self._place = np.zeros(len(program.allocations), np.int64)
+        """By buffer of the program: its row in those."""
+        self.buffers: dict[int, Buffer] = {}
+        given = {ref.allocation for ref in program.inputs}
+        for number in sorted(given | set(program.constants)):
+            self._own(number, Affine(number), ())
+
+    def kernel(self, form: _Form) -> LoopKernel:
+        program = self._program
+        values = [Affine(int(value)) for value in form.values.tolist()]
+        drafts = self._drafts(form.keys, values, ())
+        self._allocations(drafts)
+        body = self._body(drafts)
+        return LoopKernel(
+            program.kernel_name,
+            program.machine,
+            dict(self.buffers),
+            tuple(ref.allocation for ref in program.inputs),
+            body,
+            tuple(self._result(ref) for ref in program.outputs),
+            program.returns_tuple,
+            program.source_file,
+        )
+
+    def _drafts(self, keys: Sequence[_Key], values: list[Affine], around: tuple[Loop, ...]) -> list[_Draft]:
+        drafts: list[_Draft] = []
+        at = 0
+        for key in keys:
+            what, which = key[:2]
+            if what == "buffer":
+                drafts.append(_Draft(key, values[at : at + 1], around, None, ()))
+                at += 1
+            elif what == "row":
+                width = 2 * len(self._kinds[which].operands)
+                drafts.append(_Draft(key, values[at : at + width], around, None, ()))
+                at += width
+            elif what == "device":
+                width = key[3]
+                drafts.append(_Draft(key, [], around, None, self._drafts(key[2], values[at : at + width], around)))
+                at += width
+            else:
+                width = key[3]
+                start, extent = values[at : at + _OWN]
+                first = values[at + _OWN : at + _OWN + width]
+                steps = values[at + _OWN + width : at + _OWN + 2 * width]
+                self._fresh += 1
+                name = f"i{self._fresh}"
+                loop = Loop(name, start, extent, (), which)
+                counted = [a + Affine(0, ((name, b.constant),)) if b.constant else a for a, b in zip(first, steps)]
+                drafts.append(_Draft(key, [], around, loop, self._drafts(key[2], counted, (*around, loop))))
+                at += _OWN + 2 * width
+        return drafts
+
+    def _allocations(self, drafts: Sequence[_Draft]) -> None:
+        for draft in drafts:
+            if draft.key[0] == "buffer":
+                self._own(None, draft.values[0], draft.around)
+            self._allocations(draft.inner)
+
+    def _own(self, given: int | None, number: Affine, around: tuple[Loop, ...]) -> None:
+        """The tree's buffer behind one or more of the program's; its key is the first one's number."""
+        counters = grid(around)
+        numbers = np.broadcast_to(number.evaluate(counters), (len(next(iter(counters.values()))) if around else 1,))
+        key = int(numbers[0])
+        if self._owner[key] >= 0:
+            return  # a parameter or constant, allocated in its place too
+        allocation = self._program.allocations[key]
+        contents = self._program.constants.get(key)
+        self._owner[numbers] = key
+        self._place[numbers] = np.arange(len(numbers))
+        self._tiles[key] = (
+            np.stack([counters[loop.variable] for loop in around], 1) if around else np.zeros((1, 0), np.int64)
+        )
+        self.buffers[key] = Buffer(
+            allocation.region,
+            allocation.shape,
+            allocation.dtype,
+            allocation.name,
+            allocation.line,
+            allocation.address,
+            contents,
+        )
+
+    def _body(self, drafts: Sequence[_Draft]) -> tuple[Node, ...]:
+        nodes: list[Node] = []
+        for draft in drafts:
+            what, which = draft.key[:2]
+            if what == "buffer":
+                key = int(self._owner[int(draft.values[0].evaluate(_first(draft.around)))])
+                if self.buffers[key].contents is None and key not in self._given:
+                    nodes.append(Allocate(key))
+            elif what == "row":
+                nodes.append(self._instruction(self._kinds[which], draft))
+            elif what == "device":
+                loop = self._program.loops[which]
+                nodes.append(
+                    DeviceLoop(
+                        loop.kind, loop.counter, loop.lower, loop.upper, loop.step, loop.next, self._body(draft.inner)
+                    )
+                )
+            else:
+                assert draft.loop is not None
+                found = draft.loop
+                nodes.append(Loop(found.variable, found.start, found.extent, self._body(draft.inner), found.site))
+        return tuple(nodes)
+
+    @property
+    def _given(self) -> set[int]:
+        return {ref.allocation for ref in self._program.inputs}
+
+    def _instruction(self, template: Template, draft: _Draft) -> Instruction:
+        operands = []
+        for at, operand in enumerate(template.operands):
+            number, offset = draft.values[2 * at : 2 * at + 2]
+            key, tile = self._named(number, draft.around, template)
+            operands.append(
+                Access(
+                    operand.role, operand.access, key, tile, offset, operand.pattern, operand.dtype, operand.indirection
+                )
+            )
+        return Instruction(template.opcode, template.engine, template.attrs, tuple(operands), template.line)
+
+    def _named(self, number: Affine, around: tuple[Loop, ...], template: Template) -> tuple[int, tuple[Affine, ...]]:
+        """The buffer behind a number that depends on the counters around."""
+        if number.is_constant:
+            key = int(self._owner[number.constant])
+            return key, tuple(Affine(int(value)) for value in self._tiles[key][self._place[number.constant]])
+        counters = grid(around)
+        numbers = number.evaluate(counters)
+        keys = self._owner[numbers]
+        key = int(keys[0])
+        if (keys != key).any():
+            raise NotReadable(f"line {template.line}: {template.opcode} takes a tile of one place or of another")
+        values = self._tiles[key][self._place[numbers]]
+        names = [loop.variable for loop in around if loop.variable in counters]
+        return key, tuple(_fitted(values[:, at], names, counters, template) for at in range(values.shape[1]))
+
+    def _result(self, ref: TensorRef) -> Result:
+        key = int(self._owner[ref.allocation])
+        tile = tuple(Affine(int(value)) for value in self._tiles[key][self._place[ref.allocation]])
+        return Result(key, tile, ref.offset, ref.pattern, ref.dtype)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    key: _Key
+    values: list[Affine]
+    around: tuple[Loop, ...]
+    loop: Loop | None
+    inner: Sequence[_Draft]
+
+
+def grid(around: Sequence[Loop]) -> Mapping[str, np.ndarray]:
+    """int64 [passes]: the counters' values in all passes of the innermost loop, in their order."""
+    counters: dict[str, np.ndarray] = {}
+    count = 1
+    for loop in around:
+        starts = np.broadcast_to(loop.start.evaluate(counters), (count,))
+        extents = np.broadcast_to(loop.extent.evaluate(counters), (count,))
+        counters = {name: np.repeat(values, extents) for name, values in counters.items()}
+        ends = np.cumsum(extents)
+        count = int(ends[-1]) if len(ends) else 0
+        inner = np.arange(count) - np.repeat(ends - extents, extents)
+        counters[loop.variable] = inner + np.repeat(starts, extents)
+    return counters
+
+
+def _first(around: Sequence[Loop]) -> dict[str, int]:
+    values: dict[str, int] = {}
+    for loop in around:
+        values[loop.variable] = int(loop.start.evaluate(values))
+    return values
+
+
+def _fitted(values: np.ndarray, names: Sequence[str], counters: Mapping[str, np.ndarray], template: Template) -> Affine:
+    """The linear form that has those values. Raises NotReadable where there is none."""
+    for name in names:  # mostly it is one of them
+        if np.array_equal(values, counters[name]):
+            return Affine.variable(name)
+    columns = np.stack([np.ones(len(values), np.int64), *(counters[name] for name in names)], 1)
+    solution, *_ = np.linalg.lstsq(columns.astype(np.float64), values.astype(np.float64), rcond=None)
+    whole = np.rint(solution).astype(np.int64)
+    if not np.array_equal(columns @ whole, values):
+        raise NotReadable(f"line {template.line}: {template.opcode} takes tiles that do not go on evenly")
+    return Affine.of(int(whole[0]), dict(zip(names, whole[1:].tolist())))
+
+
+def read(program: Program, marks: Marks) -> LoopKernel:
+    """The loop tree of one core's program. Raises NotReadable."""
+    if program.edges:
+        raise NotReadable("it orders instructions by depends_on or with_schedule")
+    rolling = _Rolling(program)
+    form = rolling.span(_spans(marks, program))
+    return _Growing(program, rolling.row_kinds).kernel(form)
+
