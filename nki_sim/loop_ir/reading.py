@@ -15,8 +15,8 @@ import numpy as np
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.marks import MarkKind, Marks
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, Result
+from nki_sim.program import Bound, Program, Template, TensorRef
 from nki_sim.program import Loop as DeviceLoopRows
-from nki_sim.program import Program, Template, TensorRef
 
 
 class NotReadable(Exception):
@@ -303,16 +303,6 @@ def _loop(line: int, first: _Form, step: np.ndarray, start: int, count: int) -> 
 # --- the tree ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Made:
-    """Where a buffer of the tree comes from."""
-
-    key: int
-    number: Affine
-    """Of the program's buffer, by the counters around."""
-    around: tuple[Loop, ...]
-
-
 class _Growing:
     """Forms to nodes. Loops get their bodies when all buffers are known."""
 
@@ -327,9 +317,10 @@ class _Growing:
         self._place = np.zeros(len(program.allocations), np.int64)
         """By buffer of the program: its row in those."""
         self.buffers: dict[int, Buffer] = {}
-        given = {ref.allocation for ref in program.inputs}
-        for number in sorted(given | set(program.constants)):
-            self._own(number, Affine(number), ())
+        given = [ref.allocation for ref in program.inputs]
+        for number in given + sorted(set(program.constants) - set(given)):
+            self._own(Affine(number), ())
+        self._given = len(self.buffers)
 
     def kernel(self, form: _Form) -> LoopKernel:
         program = self._program
@@ -341,7 +332,7 @@ class _Growing:
             program.kernel_name,
             program.machine,
             dict(self.buffers),
-            tuple(ref.allocation for ref in program.inputs),
+            tuple(range(len(program.inputs))),
             body,
             tuple(self._result(ref) for ref in program.outputs),
             program.returns_tuple,
@@ -380,18 +371,18 @@ class _Growing:
     def _allocations(self, drafts: Sequence[_Draft]) -> None:
         for draft in drafts:
             if draft.key[0] == "buffer":
-                self._own(None, draft.values[0], draft.around)
+                self._own(draft.values[0], draft.around)
             self._allocations(draft.inner)
 
-    def _own(self, given: int | None, number: Affine, around: tuple[Loop, ...]) -> None:
-        """The tree's buffer behind one or more of the program's; its key is the first one's number."""
+    def _own(self, number: Affine, around: tuple[Loop, ...]) -> None:
+        """The tree's buffer behind one or more of the program's; keys count up."""
         counters = grid(around)
         numbers = np.broadcast_to(number.evaluate(counters), (len(next(iter(counters.values()))) if around else 1,))
-        key = int(numbers[0])
-        if self._owner[key] >= 0:
+        first, key = int(numbers[0]), len(self.buffers)
+        if self._owner[first] >= 0:
             return  # a parameter or constant, allocated in its place too
-        allocation = self._program.allocations[key]
-        contents = self._program.constants.get(key)
+        allocation = self._program.allocations[first]
+        contents = self._program.constants.get(first)
         self._owner[numbers] = key
         self._place[numbers] = np.arange(len(numbers))
         self._tiles[key] = (
@@ -413,7 +404,7 @@ class _Growing:
             what, which = draft.key[:2]
             if what == "buffer":
                 key = int(self._owner[int(draft.values[0].evaluate(_first(draft.around)))])
-                if self.buffers[key].contents is None and key not in self._given:
+                if key >= self._given:
                     nodes.append(Allocate(key))
             elif what == "row":
                 nodes.append(self._instruction(self._kinds[which], draft))
@@ -421,7 +412,13 @@ class _Growing:
                 loop = self._program.loops[which]
                 nodes.append(
                     DeviceLoop(
-                        loop.kind, loop.counter, loop.lower, loop.upper, loop.step, loop.next, self._body(draft.inner)
+                        loop.kind,
+                        self._register(loop.counter),
+                        self._bound(loop.lower),
+                        self._bound(loop.upper),
+                        loop.step,
+                        self._register(loop.next),
+                        self._body(draft.inner),
                     )
                 )
             else:
@@ -430,9 +427,11 @@ class _Growing:
                 nodes.append(Loop(found.variable, found.start, found.extent, self._body(draft.inner), found.site))
         return tuple(nodes)
 
-    @property
-    def _given(self) -> set[int]:
-        return {ref.allocation for ref in self._program.inputs}
+    def _register(self, number: int) -> int:
+        return int(self._owner[number]) if number >= 0 else number
+
+    def _bound(self, bound: Bound) -> Bound:
+        return bound if bound.register is None else Bound(bound.value, self._register(bound.register))
 
     def _instruction(self, template: Template, draft: _Draft) -> Instruction:
         operands = []

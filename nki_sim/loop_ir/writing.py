@@ -1,0 +1,663 @@
+"""A loop tree as NKI text: one function, in one style, with the user's own names where the source has them.
+
+Trees of one kernel at several shapes are written together: a number that differs is said in the parameters' sizes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from nki_sim.loop_ir.affine import Affine
+from nki_sim.loop_ir.sizes import Dimension, NoForm, Sizes, Values
+from nki_sim.loop_ir.slices import Index, sliced
+from nki_sim.loop_ir.source import KernelText
+from nki_sim.loop_ir.spelling import NotWritable, arguments, function_of
+from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, walk
+from nki_sim.memory import MemoryRegion
+
+WIDTH = 120
+_INDENT = "    "
+_MOST_LISTED = 64
+"""Elements of a constant that are written one by one."""
+
+_T = TypeVar("_T")
+
+
+def written(kernels: Sequence[LoopKernel], source: KernelText) -> str:
+    """The kernel's file with its function as these trees have it, which are one kernel's at several shapes.
+
+    Raises NotWritable, and NoForm where the trees differ in what no size of a parameter says.
+    """
+    return _Writer(kernels, source).file()
+
+
+def _alike(what: str, values: Sequence[_T]) -> _T:
+    if any(value != values[0] for value in values[1:]):
+        raise NoForm(f"{what} differs from shape to shape")
+    return values[0]
+
+
+@dataclass
+class _Line:
+    indent: int
+    head: str
+    """Up to an opening parenthesis, or the whole line."""
+    parts: Sequence[str] = ()
+    """What is in the parentheses."""
+    tail: str = ""
+
+    def __str__(self) -> str:
+        margin = _INDENT * self.indent
+        if not self.tail:
+            return margin + self.head
+        flat = f"{margin}{self.head}{', '.join(self.parts)}{self.tail}"
+        if len(flat) <= WIDTH:
+            return flat
+        inner = margin + _INDENT
+        body = inner + ", ".join(self.parts)
+        if len(body) <= WIDTH:
+            return f"{margin}{self.head}\n{body}\n{margin}{self.tail}"
+        return "\n".join([margin + self.head, *(f"{inner}{part}," for part in self.parts), margin + self.tail])
+
+
+@dataclass
+class _Writer:
+    kernels: Sequence[LoopKernel]
+    source: KernelText
+    lines: list[_Line] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    """By buffer."""
+    counters: dict[str, str] = field(default_factory=dict)
+    """By variable of the tree."""
+
+    def __post_init__(self) -> None:
+        first = self.kernels[0]
+        self.uses_numpy = False
+        self._around: list[tuple[Loop, ...]] = []
+        """The loops that are open, outermost first; one loop of each tree."""
+        self._listed = _lists(first)
+        self._said: set[int] = set()
+        self._taken = {
+            *self.source.parameters,
+            *self.source.constants,
+            *keyword.kwlist,
+            *vars(builtins),
+            "nki",
+            "nisa",
+            "nl",
+            "np",
+        }
+        self._parameters = self._parameter_texts()
+        self.sizes = Sizes(self._dimensions(), tuple(self.source.constants.items()))
+        self._taken |= {each.name for each in self.sizes.dimensions}
+        self._where = {
+            node.buffer: (around, node) for node, around in walk(first.body) if isinstance(node, Allocate)
+        }
+
+    # --- parameters ---------------------------------------------------------------------------------------
+
+    def _parameter_texts(self) -> dict[int, str]:
+        """By buffer: how the kernel calls a tensor argument."""
+        texts: dict[int, str] = {}
+        for key in self.kernels[0].parameters:
+            name = self.kernels[0].buffers[key].name
+            texts[key] = self._argument(name)
+        return texts
+
+    def _argument(self, name: str) -> str:
+        if name in self.source.parameters or not self.source.parameters:
+            return name
+        for parameter in sorted(self.source.parameters, key=len, reverse=True):
+            rest = name[len(parameter) :]
+            if name.startswith(parameter) and rest.startswith("_"):
+                steps = rest[1:].split("_")
+                if all(step.isdigit() for step in steps):
+                    return parameter + "".join(f"[{step}]" for step in steps)
+                return f"{parameter}.{rest[1:]}"
+        raise NotWritable(f"the argument {name} is none of the kernel's parameters")
+
+    def _dimensions(self) -> list[Dimension]:
+        found: list[Dimension] = []
+        for number, key in enumerate(self.kernels[0].parameters):
+            text = self._parameters[key]
+            shapes = [each.buffers[each.parameters[number]].shape for each in self.kernels]
+            rank = _alike("a parameter's rank", [len(shape) for shape in shapes])
+            for at in range(rank):
+                name = self.source.sizes.get((text, at)) or self._fresh(f"{text.replace('[', '_').replace(']', '').replace('.', '_')}_{at}")
+                found.append(Dimension(text, at, name, tuple(shape[at] for shape in shapes)))
+        return found
+
+    # --- names ------------------------------------------------------------------------------------------------
+
+    def _fresh(self, wanted: str) -> str:
+        name, number = wanted, 2
+        while name in self._taken:
+            name, number = f"{wanted}_{number}", number + 1
+        self._taken.add(name)
+        return name
+
+    def _name(self, key: int) -> str:
+        if key in self._parameters:
+            return self._parameters[key]
+        found = self.names.get(key)
+        if found is None:
+            buffer = self.kernels[0].buffers[key]
+            wanted = self.source.assigned.get(buffer.line) or (buffer.name if buffer.name.isidentifier() else "")
+            found = self.names[key] = self._fresh(wanted or _REGION_NAMES.get(buffer.region, "tile"))
+        return found
+
+    def _counter(self, loop: Loop) -> str:
+        found = self.counters.get(loop.variable)
+        if found is None:
+            wanted = self.source.counters.get(loop.site, "")
+            open_names = {self.counters[each[0].variable] for each in self._around if each[0].variable in self.counters}
+            if not wanted or wanted in open_names or wanted in self._taken - set(self.counters.values()):
+                wanted = self._fresh(wanted or "i")
+            self._taken.add(wanted)
+            found = self.counters[loop.variable] = wanted
+        return found
+
+    # --- numbers ----------------------------------------------------------------------------------------------
+
+    def _number(self, values: Sequence[int], line: int, tight: bool = False) -> str:
+        return self.sizes.text(tuple(values), self.source.names_at.get(line, ()), tight)
+
+    def _affine(self, forms: Sequence[Affine], line: int, tight: bool = False) -> str:
+        names = sorted(
+            {name for form in forms for name in form.variables},
+            key=lambda name: next((n for n, each in enumerate(self._around) if each[0].variable == name), 99),
+        )
+        parts: list[str] = []
+        for name in names:
+            factors = [form.coefficient(name) for form in forms]
+            counter = self.counters[name]
+            if all(factor == 1 for factor in factors):
+                parts.append(counter)
+            elif all(factor < 0 for factor in factors):
+                text = self._number([-factor for factor in factors], line, True)
+                parts.append(f"-{counter}" if text == "1" else f"-{counter} * {text}")
+            else:
+                parts.append(f"{counter} * {self._number(factors, line, True)}")
+        constants = [form.constant for form in forms]
+        if any(constants) or not parts:
+            if parts and all(value < 0 for value in constants):
+                parts.append("-" + self._number([-value for value in constants], line))
+            elif parts and len(parts) == 1 and parts[0].startswith("-"):
+                parts.insert(0, self._number(constants, line))
+            else:
+                parts.append(self._number(constants, line) if min(constants) >= 0 else str(_alike("a start", constants)))
+        text = parts[0] + "".join(f" - {p[1:]}" if p.startswith("-") else f" + {p}" for p in parts[1:])
+        return f"({text})" if tight and (" " in text or text.startswith("-")) else text
+
+    # --- accesses ---------------------------------------------------------------------------------------------
+
+    def _base(self, accesses: Sequence[Access], line: int) -> str:
+        key = _alike("a buffer", [each.buffer for each in accesses])
+        name = self._name(key)
+        depth = self._listed.get(key)
+        if depth is None:
+            return name
+        around = self._where[key][0]
+        extents = [[each.extent for each in loops] for loops in self._loops_around(key)]
+        index = [Affine()] * len(accesses)
+        for at in range(depth, len(around)):
+            for number, access in enumerate(accesses):
+                extent = extents[number][at]
+                if not extent.is_constant:
+                    raise NotWritable(f"line {line}: a list of tiles whose length changes")
+                start = self._loops_around(key)[number][at].start
+                index[number] = index[number] * extent.constant + access.tile[at] - start
+        return f"{name}[{self._affine(index, line)}]"
+
+    def _loops_around(self, key: int) -> list[tuple[Loop, ...]]:
+        """Around its Allocate, in each tree."""
+        found = []
+        for kernel in self.kernels:
+            found.append(
+                next(around for node, around in walk(kernel.body) if isinstance(node, Allocate) and node.buffer == key)
+            )
+        return found
+
+    def _ranges(self, number: int) -> dict[str, tuple[int, int]]:
+        ranges: dict[str, tuple[int, int]] = {}
+        for loops in self._around:
+            loop = loops[number]
+            low, high = loop.start.bounds(ranges)
+            _, most = (loop.start + loop.extent).bounds(ranges)
+            ranges[loop.variable] = (low, max(high, most - 1))
+        return ranges
+
+    def _access(self, accesses: Sequence[Access], line: int, index: str = "") -> str:
+        """`index`: the text of the tensor that steers it."""
+        base = self._base(accesses, line)
+        indirection = _alike("an indirection", [each.indirection is None for each in accesses])
+        if not indirection:
+            return self._steered(accesses, base, line, index)
+        buffers = [kernel.buffers[each.buffer] for kernel, each in zip(self.kernels, accesses)]
+        if all(each.dtype == buffer.dtype for each, buffer in zip(accesses, buffers)):
+            views = [
+                sliced(buffer.shape, buffer.region.on_chip, each.offset, each.pattern, self._ranges(number))
+                for number, (buffer, each) in enumerate(zip(buffers, accesses))
+            ]
+            if all(view is not None for view in views):
+                rank = {tuple(one.count is None for one in view or ()) for view in views}
+                if len(rank) == 1:
+                    return base + self._slice([view or () for view in views], line)
+        return f"{base}.ap({', '.join(self._pattern(accesses, buffers, line))})"
+
+    def _pattern(self, accesses: Sequence[Access], buffers: Sequence[Buffer], line: int) -> list[str]:
+        rank = _alike("a pattern's rank", [len(each.pattern) for each in accesses])
+        pairs = ", ".join(
+            f"[{self._number([each.pattern[at][0] for each in accesses], line)}, "
+            f"{self._number([each.pattern[at][1] for each in accesses], line)}]"
+            for at in range(rank)
+        )
+        parts = [f"pattern=[{pairs}]"]
+        if any(each.offset != Affine() for each in accesses):
+            parts.append(f"offset={self._affine([each.offset for each in accesses], line)}")
+        if any(each.dtype != buffer.dtype for each, buffer in zip(accesses, buffers)):
+            parts.append(f"dtype=nl.{_alike('a dtype', [each.dtype for each in accesses])}")
+        return parts
+
+    def _steered(self, accesses: Sequence[Access], base: str, line: int, index: str) -> str:
+        buffers = [kernel.buffers[each.buffer] for kernel, each in zip(self.kernels, accesses)]
+        kinds = [each.indirection for each in accesses if each.indirection is not None]
+        kind, dim = _alike("an indirection", [(each[0], each[2]) for each in kinds])
+        parts = self._pattern(accesses, buffers, line)
+        parts.append(f"{kind}_offset={index}")
+        shapes = []
+        for (_, stride, _, extent), access, buffer in zip(kinds, accesses, buffers):
+            own = int(np.prod(buffer.shape[dim + 1 :], dtype=np.int64)) if dim < len(buffer.shape) else 0
+            if access.dtype != buffer.dtype:
+                own = own * buffer.dtype.itemsize // access.dtype.itemsize
+            shapes.append(None if dim < len(buffer.shape) and (own, buffer.shape[dim]) == (stride, extent) else (extent, stride))
+        if any(shape is not None for shape in shapes):
+            if dim or any(shape is None or shape[0] * shape[1] != _elements(buffer) for shape, buffer in zip(shapes, buffers)):
+                raise NotWritable(f"line {line}: an index steps by no dimension of {base}")
+            rows = self._number([shape[0] for shape in shapes if shape], line)
+            columns = self._number([shape[1] for shape in shapes if shape], line)
+            base = f"{base}.reshape(({rows}, {columns}))"
+        if dim or kind == "scalar":
+            parts.append(f"indirect_dim={dim}")
+        return f"{base}.ap({', '.join(parts)})"
+
+    def _slice(self, views: Sequence[tuple[Index, ...]], line: int) -> str:
+        if all(each.is_whole for view in views for each in view):
+            return ""
+        return f"[{', '.join(self._index([view[at] for view in views], line) for at in range(len(views[0])))}]"
+
+    def _index(self, given: Sequence[Index], line: int) -> str:
+        starts = [each.start for each in given]
+        if given[0].count is None:
+            return self._affine(starts, line)
+        if all(each.is_whole for each in given):
+            return ":"
+        step = _alike("a step", [each.step for each in given])
+        counts = [((each.count or 1) - 1) * step + 1 for each in given]
+        low, high = self._low_and_high(starts, counts, line)
+        space = " " if " " in low or " " in high else ""
+        text = f"{low}{space}:{space}{high}"
+        return text if step == 1 else f"{text}{space}:{space}{step}"
+
+    def _low_and_high(self, starts: Sequence[Affine], counts: Sequence[int], line: int) -> tuple[str, str]:
+        """`m * 128`, `(m + 1) * 128` where each start is a multiple of the count."""
+        even = all(
+            start.terms and start.constant % count == 0 and all(factor % count == 0 for _, factor in start.terms)
+            for start, count in zip(starts, counts)
+        )
+        if even and any(count > 1 for count in counts):
+            tiles = [
+                Affine.of(start.constant // count, {name: factor // count for name, factor in start.terms})
+                for start, count in zip(starts, counts)
+            ]
+            size = self._number(counts, line, True)
+            low, high = self._affine(tiles, line, True), self._affine([tile + 1 for tile in tiles], line, True)
+            return f"{low} * {size}", f"{high} * {size}"
+        return self._affine(starts, line), self._affine([start + n for start, n in zip(starts, counts)], line)
+
+    # --- statements -------------------------------------------------------------------------------------------
+
+    def _say(self, indent: int, head: str, parts: Sequence[str] = (), tail: str = "", line: int = 0) -> None:
+        if line and line not in self._said:
+            self._said.add(line)
+            for comment in self.source.comments.get(line, ()):
+                self.lines.append(_Line(indent, comment))
+        self.lines.append(_Line(indent, head, parts, tail))
+
+    def _block(self, bodies: Sequence[Sequence[Node]], indent: int) -> None:
+        length = _alike("the number of statements", [len(body) for body in bodies])
+        for at in range(length):
+            nodes = [body[at] for body in bodies]
+            kind = _alike("a statement", [type(node) for node in nodes])
+            if kind is Instruction:
+                self._instruction([node for node in nodes if isinstance(node, Instruction)], indent)
+            elif kind is Allocate:
+                self._allocate([node for node in nodes if isinstance(node, Allocate)], indent)
+            elif kind is Loop:
+                self._loop([node for node in nodes if isinstance(node, Loop)], indent)
+            else:
+                self._device_loop([node for node in nodes if isinstance(node, DeviceLoop)], indent)
+
+    def _allocate(self, nodes: Sequence[Allocate], indent: int) -> None:
+        key = _alike("a buffer", [node.buffer for node in nodes])
+        buffers = [kernel.buffers[key] for kernel in self.kernels]
+        first = buffers[0]
+        if first.region is MemoryRegion.register:
+            return
+        rank = _alike("a buffer's rank", [len(each.shape) for each in buffers])
+        shape = ", ".join(self._number([each.shape[at] for each in buffers], first.line) for at in range(rank))
+        parts = [
+            f"({shape})" if rank > 1 else f"({shape},)",
+            f"dtype=nl.{_alike('a dtype', [each.dtype for each in buffers])}",
+            f"buffer=nl.{_alike('a memory', [each.region.value for each in buffers])}",
+        ]
+        address = _alike("an address", [each.address for each in buffers])
+        if address is not None:
+            parts.append(f"address={address}")
+        if key in self._listed:
+            self._say(indent, f"{self._name(key)}.append(nl.ndarray(", parts, "))", first.line)
+        else:
+            self._say(indent, f"{self._name(key)} = nl.ndarray(", parts, ")", first.line)
+
+    def _loop(self, nodes: Sequence[Loop], indent: int) -> None:
+        _alike("a loop's counter", [node.variable for node in nodes])
+        site = nodes[0].site
+        depth = len(self._around)
+        opened = {
+            node.buffer
+            for node, around in walk(nodes[0].body, tuple(each[0] for each in self._around) + (nodes[0],))
+            if isinstance(node, Allocate) and self._listed.get(node.buffer) == depth
+        }
+        for key in sorted(opened):
+            self._say(indent, f"{self._name(key)} = []")
+        name = self._counter(nodes[0])
+        starts, ends = [node.start for node in nodes], [node.start + node.extent for node in nodes]
+        given = self._affine(ends, site)
+        if any(start != Affine() for start in starts):
+            given = f"{self._affine(starts, site)}, {given}"
+        self._say(indent, f"for {name} in range({given}):", line=site)
+        self._around.append(tuple(nodes))
+        before = len(self.lines)
+        self._block([node.body for node in nodes], indent + 1)
+        if len(self.lines) == before:
+            self._say(indent + 1, "pass")
+        self._around.pop()
+
+    def _device_loop(self, nodes: Sequence[DeviceLoop], indent: int) -> None:
+        raise NotWritable("a loop on the device")
+
+    def _instruction(self, nodes: Sequence[Instruction], indent: int) -> None:
+        first = nodes[0]
+        if first.opcode.startswith(("register_", "scalar_load", "scalar_store", "scalar_arithmetic")):
+            raise NotWritable(f"line {first.line}: {first.opcode}, a register")
+        _alike("an instruction", [(n.opcode, n.engine, tuple(o.role for o in n.operands)) for n in nodes])
+        regions = [self._region(kernel) for kernel in self.kernels]
+        each_arguments = [arguments(node, region) for node, region in zip(nodes, regions)]
+        _alike("the keywords of an instruction", [tuple(each) for each in each_arguments])
+        parts = []
+        for name, value in each_arguments[0].items():
+            values = [each[name] for each in each_arguments]
+            if isinstance(value, Access):
+                text = self._operand([v for v in values if isinstance(v, Access)], nodes)
+            elif isinstance(value, list):
+                columns = [[v[at] for v in values if isinstance(v, list)] for at in range(len(value))]
+                text = f"[{', '.join(self._operand(column, nodes) for column in columns)}]"
+            else:
+                text = self._value(name, [str(v) for v in values], first.line)
+            parts.append(f"{name}={text}")
+        self._say(indent, f"nisa.{function_of(first)}(", parts, ")", first.line)
+
+    def _region(self, kernel: LoopKernel) -> Callable[[Access], MemoryRegion]:
+        return lambda access: kernel.buffers[access.buffer].region
+
+    def _value(self, name: str, values: Sequence[str], line: int) -> str:
+        if all(value == values[0] for value in values):
+            return values[0]
+        try:
+            whole = [int(value) for value in values]
+        except ValueError:
+            return self._fraction(name, values, line)
+        return self._number(whole, line)
+
+    def _fraction(self, name: str, values: Sequence[str], line: int) -> str:
+        """`1.0 / K` and the like."""
+        for each in self.sizes.dimensions:
+            for make, text in _FRACTIONS:
+                if all(repr(make(size)) == value for size, value in zip(each.values, values)):
+                    self.sizes.used.add(each.name)
+                    return text.format(each.name)
+        raise NoForm(f"line {line}: {name} is {' and '.join(values)}")
+
+    def _operand(self, accesses: Sequence[Access], nodes: Sequence[Instruction]) -> str:
+        index = ""
+        if accesses[0].indirection is not None:
+            steering = []
+            for access, node in zip(accesses, nodes):
+                at = next(n for n, operand in enumerate(node.operands) if operand is access)
+                steering.append(node.operands[at + 1])
+            index = self._access(steering, nodes[0].line)
+        return self._access(accesses, nodes[0].line, index)
+
+    # --- the file ---------------------------------------------------------------------------------------------
+
+    def _constants(self) -> None:
+        for key, buffer in sorted(self.kernels[0].buffers.items()):
+            if buffer.contents is None:
+                continue
+            arrays = [np.asarray(kernel.buffers[key].contents) for kernel in self.kernels]
+            text = _array_text(_alike_arrays(arrays))
+            self.uses_numpy = True
+            self._say(1, f"{self._name(key)} = nl.shared_constant({text})")
+
+    def _results(self) -> str:
+        texts = []
+        for outputs in zip(*(kernel.outputs for kernel in self.kernels)):
+            accesses = [
+                Access("", "r", each.buffer, each.tile, Affine(each.offset), each.pattern, each.dtype)
+                for each in outputs
+            ]
+            texts.append(self._access(accesses, 0))
+        if not texts:
+            return "return"
+        if self.kernels[0].returns_tuple:
+            return f"return {', '.join(texts)}" if len(texts) > 1 else f"return ({texts[0]},)"
+        return f"return {texts[0]}"
+
+    def function(self) -> str:
+        """The kernel alone, from its decorators on."""
+        self._constants()
+        self._block([kernel.body for kernel in self.kernels], 1)
+        body, self.lines = self.lines, []
+        result = self._results()
+        head = self._head()
+        return "\n".join([*head, *map(str, body), f"{_INDENT}{result}"]) + "\n"
+
+    def _head(self) -> list[str]:
+        definition = self.source.definition
+        text = self.source.text.splitlines()
+        head: list[str] = []
+        if definition is None:
+            names = [self._parameters[key] for key in self.kernels[0].parameters]
+            head += ["@nki.jit", f"def {self.kernels[0].name}({', '.join(names)}):"]
+        else:
+            first = min([definition.lineno, *(each.lineno for each in definition.decorator_list)])
+            body = definition.body[0]
+            documented = _is_docstring(body)
+            if body.lineno == definition.lineno:
+                raise NotWritable("the kernel's body stands on the line of its def")
+            until = (body.end_lineno or body.lineno) if documented else _end_of_header(text, definition.lineno, body.lineno)
+            head += text[first - 1 : until]
+        return [*head, *self._preamble()]
+
+    def _preamble(self) -> list[str]:
+        """Sizes that have names, and what is asserted of them."""
+        lines: list[str] = []
+        by_parameter: dict[str, list[Dimension]] = {}
+        for each in self.sizes.dimensions:
+            by_parameter.setdefault(each.parameter, []).append(each)
+        several = len(self.kernels) > 1
+        for parameter, dimensions in by_parameter.items():
+            values = [each.values for each in dimensions]
+            if not several:
+                shape = ", ".join(str(each.values[0]) for each in dimensions)
+                lines.append(
+                    f"{_INDENT}assert {parameter}.shape == ({shape}{',' if len(dimensions) == 1 else ''}), "
+                    f'"written for this shape of {parameter}"'
+                )
+                continue
+            names = ", ".join(each.name for each in dimensions)
+            lines.append(f"{_INDENT}{names}{',' if len(dimensions) == 1 else ''} = {parameter}.shape")
+            del values
+        if several:
+            known: dict[Values, str] = {}
+            for each in self.sizes.dimensions:
+                if len(set(each.values)) == 1:
+                    lines.append(f'{_INDENT}assert {each.name} == {each.values[0]}, "written for this {each.name}"')
+                elif each.values in known:
+                    lines.append(
+                        f'{_INDENT}assert {each.name} == {known[each.values]}, "written for {each.name} == '
+                        f'{known[each.values]}"'
+                    )
+                else:
+                    known[each.values] = each.name
+            for name, divisor in sorted(self.sizes.divided):
+                lines.append(f'{_INDENT}assert {name} % {divisor} == 0, "{name} must be a multiple of {divisor}"')
+        return lines
+
+    def file(self) -> str:
+        function = self.function()
+        definition = self.source.definition
+        if definition is None:
+            return "\n".join(["import nki", "import nki.isa as nisa", "import nki.language as nl", "", "", function])
+        text = self.source.text.splitlines()
+        first = min([definition.lineno, *(each.lineno for each in definition.decorator_list)])
+        before, after = text[: first - 1], text[definition.end_lineno or definition.lineno :]
+        missing = [line for name, line in _IMPORTS.items() if not _imports(self.source, name, line)]
+        if not self.uses_numpy:
+            missing = [line for line in missing if "numpy" not in line]
+        if missing:
+            at = _place_of_imports(self.source)
+            before[at:at] = missing
+        return "\n".join([*before, function.rstrip("\n"), *after]).rstrip("\n") + "\n"
+
+
+_IMPORTS = {
+    "nki": "import nki",
+    "nisa": "import nki.isa as nisa",
+    "nl": "import nki.language as nl",
+    "np": "import numpy as np",
+}
+_REGION_NAMES = {
+    MemoryRegion.sbuf: "tile",
+    MemoryRegion.psum: "psum_tile",
+    MemoryRegion.shared_hbm: "array",
+    MemoryRegion.private_hbm: "scratch",
+}
+_FRACTIONS: tuple[tuple[Callable[[int], float], str], ...] = (
+    (lambda n: 1.0 / n, "1.0 / {}"),
+    (lambda n: 1.0 / n**0.5, "1.0 / {} ** 0.5"),
+    (lambda n: float(n), "float({})"),
+    (lambda n: -1.0 / n, "-1.0 / {}"),
+)
+
+
+def _imports(source: KernelText, name: str, line: str) -> bool:
+    import ast
+
+    wanted = ast.parse(line).body[0]
+    return any(ast.dump(node) == ast.dump(wanted) for node in source.tree.body)
+
+
+def _place_of_imports(source: KernelText) -> int:
+    """The line before which an import can be added."""
+    import ast
+
+    for node in source.tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "module", "") != "__future__":
+            return node.lineno - 1
+    body = source.tree.body
+    return (body[0].end_lineno or 0) if body and _is_docstring(body[0]) else 0
+
+
+def _is_docstring(node: Any) -> bool:
+    import ast
+
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _end_of_header(text: Sequence[str], first: int, body: int) -> int:
+    """The last line of a def's own, before comments and the body."""
+    last = body - 1
+    while last > first and (not text[last - 1].strip() or text[last - 1].strip().startswith("#")):
+        last -= 1
+    return last
+
+
+def _elements(buffer: Buffer) -> int:
+    return int(np.prod(buffer.shape, dtype=np.int64))
+
+
+def _lists(kernel: LoopKernel) -> Mapping[int, int]:
+    """Buffers of which more than the newest is used: around how many loops their list is made."""
+    around_of = {node.buffer: around for node, around in walk(kernel.body) if isinstance(node, Allocate)}
+    depths: dict[int, int] = {}
+
+    def used(access: Access, around: Collection[Loop]) -> None:
+        own = around_of.get(access.buffer)
+        if own is None:
+            return
+        depth = 0
+        open_loops = list(around)
+        while depth < len(own) and depth < len(open_loops):
+            loop = own[depth]
+            if open_loops[depth] is not loop or access.tile[depth] != Affine.variable(loop.variable):
+                break
+            depth += 1
+        if depth < len(own):
+            depths[access.buffer] = min(depth, depths.get(access.buffer, depth))
+
+    for node, around in walk(kernel.body):
+        if isinstance(node, Instruction):
+            for access in node.operands:
+                used(access, around)
+    for each in kernel.outputs:
+        used(Access("", "r", each.buffer, each.tile, Affine(each.offset), each.pattern, each.dtype), ())
+    return {key: depth for key, depth in depths.items() if kernel.buffers[key].region is not MemoryRegion.register}
+
+
+def _alike_arrays(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    if any(not np.array_equal(arrays[0], each) for each in arrays[1:]):
+        raise NoForm("a constant differs from shape to shape")
+    return arrays[0]
+
+
+def _array_text(values: np.ndarray) -> str:
+    """A NumPy expression. Raises NotWritable."""
+    dtype = f"np.{values.dtype.name}"
+    if not values.dtype.isbuiltin:
+        raise NotWritable(f"a constant of {values.dtype.name}")
+    if values.ndim == 2 and values.shape[0] == values.shape[1] and np.array_equal(values, np.eye(len(values))):
+        return f"np.eye({len(values)}, dtype={dtype})"
+    if (values == values.flat[0]).all():
+        return f"np.full({values.shape}, {values.flat[0].item()!r}, dtype={dtype})"
+    for name, make in (("tril", np.tril), ("triu", np.triu)):
+        if values.ndim == 2 and np.array_equal(values, make(np.ones(values.shape))):
+            return f"np.{name}(np.ones({values.shape}, dtype={dtype}))"
+    flat = values.reshape(-1)
+    steps = np.diff(flat)
+    if len(flat) > 1 and (steps == steps[0]).all() and float(steps[0]).is_integer():
+        first, step = flat[0].item(), steps[0].item()
+        text = f"np.arange({len(flat)}, dtype={dtype})"
+        text += "" if step == 1 else f" * {step}"
+        text += "" if first == 0 else f" + {first}"
+        text = text if " " not in text.partition(")")[2] else f"({text})"
+        return text if values.ndim == 1 else f"{text}.reshape({values.shape})"
+    if values.size <= _MOST_LISTED:
+        return f"np.array({values.tolist()}, dtype={dtype})"
+    raise NotWritable(f"a constant of {values.size} numbers")
