@@ -199,6 +199,9 @@ class _Rolling:
         even = self._even(instance)
         if even is not None:
             return even
+        if len(instance.passes) == 1:
+            only = self.span(instance.passes[0])
+            return _loop(instance.line, only, np.zeros_like(only.values), 0, 1) if only.keys else only
         return rolled([self.span(each) for each in instance.passes], instance.line)
 
     def _even(self, instance: _Instance) -> _Form | None:

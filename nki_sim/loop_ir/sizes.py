@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import gcd
+from typing import NamedTuple, Optional
 
-Values = tuple[int, ...]
-"""One number at each of the shapes that a kernel was traced at."""
+Values = tuple[Optional[int], ...]
+"""One number at each of the shapes that a kernel was traced at; None where it is not known."""
+
+_TILES = (128, 512, 64, 256, 32, 1024, 2048)
+"""Sizes by which kernels cut what they work on, where the kernel names none of its own."""
 
 
 class NoForm(Exception):
@@ -19,7 +23,15 @@ class Dimension:
     parameter: str
     at: int
     name: str
-    values: Values
+    values: tuple[int, ...]
+
+
+class _Form(NamedTuple):
+    text: str
+    of: Dimension
+    divisor: int
+    exact: bool
+    """Nothing is left when it is divided."""
 
 
 @dataclass
@@ -42,45 +54,65 @@ class Sizes:
         return f"({found})" if tight and not found.isidentifier() and not found.isdigit() else found
 
     def _found(self, values: Values, near: Collection[str]) -> str:
-        first = values[0]
-        if all(value == first for value in values):
-            for name, value in self.constants:
-                if value == first and name in near:
-                    self.used.add(name)
-                    return name
-            return str(first)
+        known = [value for value in values if value is not None]
+        first = known[0] if known else 0
+        if all(value == first for value in known):
+            return self._constant(first, near)
         forms = [form for each in self.dimensions if (form := self._of(values, each)) is not None]
         if not forms:
-            raise NoForm(f"{' and '.join(map(str, values))} is no multiple or part of a parameter's size")
-        text, each, divisor = min(
-            forms, key=lambda form: (form[1].name not in near, form[0] != form[1].name, len(form[0]))
-        )
-        self.used.add(each.name)
-        if divisor > 1:
-            self.divided.add((each.name, divisor))
-        return self._with_constants(text, near)
+            raise NoForm(f"{' and '.join(map(str, known))} is no multiple or part of a parameter's size")
+        best = min(forms, key=lambda form: (form.of.name not in near, not form.exact, len(form.text)))
+        self.used.add(best.of.name)
+        if best.divisor > 1 and best.exact:
+            self.divided.add((best.of.name, best.divisor))
+        return self._with_constants(best.text, near)
 
-    def _of(self, values: Values, dimension: Dimension) -> tuple[str, Dimension, int] | None:
-        """The values as a rational multiple of a size."""
-        numerator, denominator = values[0], dimension.values[0]
+    def _constant(self, value: int, near: Collection[str]) -> str:
+        for name, known in self._near(near):
+            if known == value:
+                return self._use(name)
+        for name, known in self._near(near):
+            if known == value + 1 and value > 1:
+                return f"{self._use(name)} - 1"
+        return str(value)
+
+    def _near(self, near: Collection[str]) -> Iterator[tuple[str, int]]:
+        """Names of that line that are one number at all shapes."""
+        for name, value in self.constants:
+            if name in near:
+                yield name, value
+        for each in self.dimensions:
+            if each.name in near and len(set(each.values)) == 1:
+                yield each.name, each.values[0]
+
+    def _use(self, name: str) -> str:
+        self.used.add(name)
+        return name
+
+    def _of(self, values: Values, dimension: Dimension) -> _Form | None:
+        """The values as a multiple or part of a size; or as whole tiles of it, or what is left of them."""
+        pairs = [(value, size) for value, size in zip(values, dimension.values) if value is not None]
+        if len({size for _, size in pairs}) < 2:
+            return None
+        numerator, denominator = pairs[0]
         divisor = gcd(numerator, denominator)
         numerator, denominator = numerator // divisor, denominator // divisor
-        if any(value * denominator != size * numerator for value, size in zip(values, dimension.values)):
-            return None
-        if len(set(dimension.values)) == 1:
-            return None
-        text = dimension.name if denominator == 1 else f"{dimension.name} // {denominator}"
-        if numerator != 1:
-            text = f"{text} * {numerator}"
-        return text, dimension, denominator
+        name = dimension.name
+        if all(value * denominator == size * numerator for value, size in pairs):
+            text = name if denominator == 1 else f"{name} // {denominator}"
+            return _Form(text if numerator == 1 else f"{text} * {numerator}", dimension, denominator, True)
+        for tile in dict.fromkeys((*(value for _, value in self.constants), *_TILES)):
+            if tile > 1 and all(value == size // tile for value, size in pairs):
+                return _Form(f"{name} // {tile}", dimension, tile, False)
+            if tile > 1 and all(value == size % tile for value, size in pairs):
+                return _Form(f"{name} % {tile}", dimension, tile, False)
+            if tile > 1 and all(value == size // tile * tile for value, size in pairs):
+                return _Form(f"{name} // {tile} * {tile}", dimension, tile, False)
+        return None
 
     def _with_constants(self, text: str, near: Collection[str]) -> str:
         words = text.split(" ")
         for at, word in enumerate(words):
             if word.isdigit():
-                for name, value in self.constants:
-                    if name in near and value == int(word):
-                        words[at] = name
-                        self.used.add(name)
-                        break
+                words[at] = next((self._use(n) for n, value in self._near(near) if value == int(word)), word)
         return " ".join(words)

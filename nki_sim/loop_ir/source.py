@@ -85,6 +85,23 @@ class KernelText:
         return {line: frozenset(names) for line, names in found.items()}
 
     @cached_property
+    def dtypes_at(self) -> Mapping[int, frozenset[str]]:
+        """By line: the names whose `.dtype` a statement there asks for."""
+        found: dict[int, set[str]] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Attribute) and node.attr == "dtype" and isinstance(node.value, ast.Name):
+                found.setdefault(node.lineno, set()).add(node.value.id)
+        return {line: frozenset(names) for line, names in found.items()}
+
+    def is_set_off(self, line: int) -> bool:
+        """Does an empty line stand above this one and its comments?"""
+        lines = self.text.splitlines()
+        at = line - 2
+        while 0 <= at < len(lines) and lines[at].lstrip().startswith("#"):
+            at -= 1
+        return 0 <= at < len(lines) and not lines[at].strip()
+
+    @cached_property
     def constants(self) -> Mapping[str, int]:
         """Integers that the module gives a name once."""
         found: dict[str, int] = {}

@@ -91,6 +91,8 @@ def _special(node: Instruction, given: dict[str, Argument], region: Callable[[Ac
         given["reduce_op"] = f"nl.{_REDUCE[node.opcode]}"
     if node.opcode == "activation" and _is_a_number(given.get("scale")) and float(str(given["scale"])) == 1.0:
         given.pop("scale", None)
+    if node.opcode == "activation" and _is_a_number(given.get("bias")) and float(str(given["bias"])) == 0.0:
+        given.pop("bias", None)
     if "engine" in _parameters(function_of(node)) and node.opcode not in ("dma_copy",):
         if node.engine is not _usual_engine(node, region):
             given["engine"] = f"nisa.engine.{node.engine.name}"

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from nki_sim.dtypes import DType
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.sizes import Dimension, NoForm, Sizes, Values
+from nki_sim.loop_ir.sizes import Dimension, NoForm, Sizes
 from nki_sim.loop_ir.slices import Index, sliced
 from nki_sim.loop_ir.source import KernelText
 from nki_sim.loop_ir.spelling import NotWritable, arguments, function_of
@@ -55,7 +56,7 @@ class _Line:
     def __str__(self) -> str:
         margin = _INDENT * self.indent
         if not self.tail:
-            return margin + self.head
+            return margin + self.head if self.head else ""
         flat = f"{margin}{self.head}{', '.join(self.parts)}{self.tail}"
         if len(flat) <= WIDTH:
             return flat
@@ -165,7 +166,12 @@ class _Writer:
 
     # --- numbers ----------------------------------------------------------------------------------------------
 
-    def _number(self, values: Sequence[int], line: int, tight: bool = False) -> str:
+    def _shown(self, name: str) -> list[bool]:
+        """At which shapes the factor of a counter can be seen: not where its loop has one pass."""
+        loops = next(each for each in self._around if each[0].variable == name)
+        return [loop.extent != Affine(1) for loop in loops]
+
+    def _number(self, values: Sequence[int | None], line: int, tight: bool = False) -> str:
         return self.sizes.text(tuple(values), self.source.names_at.get(line, ()), tight)
 
     def _affine(self, forms: Sequence[Affine], line: int, tight: bool = False) -> str:
@@ -175,12 +181,13 @@ class _Writer:
         )
         parts: list[str] = []
         for name in names:
-            factors = [form.coefficient(name) for form in forms]
+            shown = self._shown(name)
+            factors = [form.coefficient(name) if here else None for form, here in zip(forms, shown)]
             counter = self.counters[name]
-            if all(factor == 1 for factor in factors):
+            if all(factor in (1, None) for factor in factors):
                 parts.append(counter)
-            elif all(factor < 0 for factor in factors):
-                text = self._number([-factor for factor in factors], line, True)
+            elif all(factor is None or factor < 0 for factor in factors):
+                text = self._number([None if factor is None else -factor for factor in factors], line, True)
                 parts.append(f"-{counter}" if text == "1" else f"-{counter} * {text}")
             else:
                 parts.append(f"{counter} * {self._number(factors, line, True)}")
@@ -307,8 +314,8 @@ class _Writer:
 
     def _low_and_high(self, starts: Sequence[Affine], counts: Sequence[int], line: int) -> tuple[str, str]:
         """`m * 128`, `(m + 1) * 128` where each start is a multiple of the count."""
-        even = all(
-            start.terms and start.constant % count == 0 and all(factor % count == 0 for _, factor in start.terms)
+        even = any(start.terms for start in starts) and all(
+            start.constant % count == 0 and all(factor % count == 0 for _, factor in start.terms)
             for start, count in zip(starts, counts)
         )
         if even and any(count > 1 for count in counts):
@@ -326,6 +333,8 @@ class _Writer:
     def _say(self, indent: int, head: str, parts: Sequence[str] = (), tail: str = "", line: int = 0) -> None:
         if line and line not in self._said:
             self._said.add(line)
+            if self.lines and self.source.is_set_off(line) and not self.lines[-1].head.endswith(":"):
+                self.lines.append(_Line(0, ""))
             for comment in self.source.comments.get(line, ()):
                 self.lines.append(_Line(indent, comment))
         self.lines.append(_Line(indent, head, parts, tail))
@@ -354,7 +363,7 @@ class _Writer:
         shape = ", ".join(self._number([each.shape[at] for each in buffers], first.line) for at in range(rank))
         parts = [
             f"({shape})" if rank > 1 else f"({shape},)",
-            f"dtype=nl.{_alike('a dtype', [each.dtype for each in buffers])}",
+            f"dtype={self._dtype(_alike('a dtype', [each.dtype for each in buffers]), first.line)}",
             f"buffer=nl.{_alike('a memory', [each.region.value for each in buffers])}",
         ]
         address = _alike("an address", [each.address for each in buffers])
@@ -364,6 +373,13 @@ class _Writer:
             self._say(indent, f"{self._name(key)}.append(nl.ndarray(", parts, "))", first.line)
         else:
             self._say(indent, f"{self._name(key)} = nl.ndarray(", parts, ")", first.line)
+
+    def _dtype(self, dtype: DType, line: int) -> str:
+        """That of a parameter, where the source says so; else its name."""
+        for key, text in self._parameters.items():
+            if text in self.source.dtypes_at.get(line, ()) and self.kernels[0].buffers[key].dtype == dtype:
+                return f"{text}.dtype"
+        return f"nl.{dtype}"
 
     def _loop(self, nodes: Sequence[Loop], indent: int) -> None:
         _alike("a loop's counter", [node.variable for node in nodes])
@@ -501,34 +517,23 @@ class _Writer:
         by_parameter: dict[str, list[Dimension]] = {}
         for each in self.sizes.dimensions:
             by_parameter.setdefault(each.parameter, []).append(each)
-        several = len(self.kernels) > 1
+        known: dict[tuple[int, ...], str] = {}
         for parameter, dimensions in by_parameter.items():
-            values = [each.values for each in dimensions]
-            if not several:
-                shape = ", ".join(str(each.values[0]) for each in dimensions)
-                lines.append(
-                    f"{_INDENT}assert {parameter}.shape == ({shape}{',' if len(dimensions) == 1 else ''}), "
-                    f'"written for this shape of {parameter}"'
-                )
-                continue
-            names = ", ".join(each.name for each in dimensions)
-            lines.append(f"{_INDENT}{names}{',' if len(dimensions) == 1 else ''} = {parameter}.shape")
-            del values
-        if several:
-            known: dict[Values, str] = {}
-            for each in self.sizes.dimensions:
-                if len(set(each.values)) == 1:
-                    lines.append(f'{_INDENT}assert {each.name} == {each.values[0]}, "written for this {each.name}"')
-                elif each.values in known:
-                    lines.append(
-                        f'{_INDENT}assert {each.name} == {known[each.values]}, "written for {each.name} == '
-                        f'{known[each.values]}"'
-                    )
-                else:
-                    known[each.values] = each.name
-            for name, divisor in sorted(self.sizes.divided):
-                lines.append(f'{_INDENT}assert {name} % {divisor} == 0, "{name} must be a multiple of {divisor}"')
-        return lines
+            comma = "," if len(dimensions) == 1 else ""
+            if any(each.name in self.sizes.used for each in dimensions):
+                names = ", ".join(each.name if each.name in self.sizes.used else "_" for each in dimensions)
+                lines.append(f"{names}{comma} = {parameter}.shape")
+                for each in dimensions:
+                    if each.name in self.sizes.used and len(set(each.values)) > 1:
+                        known.setdefault(each.values, each.name)
+            wanted = [known.get(each.values, str(each.values[0])) for each in dimensions]
+            for each in dimensions:
+                if len(set(each.values)) > 1 and each.values not in known:
+                    raise NoForm(f"{each.parameter}.shape[{each.at}] matters nowhere, and changes")
+            lines.append(f'assert {parameter}.shape == ({", ".join(wanted)}{comma}), "written for these shapes"')
+        for name, divisor in sorted(self.sizes.divided):
+            lines.append(f'assert {name} % {divisor} == 0, "{name} must be a multiple of {divisor}"')
+        return [_INDENT + line for line in lines]
 
     def file(self) -> str:
         function = self.function()
