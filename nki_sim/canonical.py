@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from nki_sim.memory import MemoryRegion
-from nki_sim.program import Bound, Program, TensorRef
+from nki_sim.program import Bound, Program, Template, TensorRef
 from nki_sim.program_file import template_to_json
 
 
@@ -29,7 +29,7 @@ def digest(program: Program) -> str:
     examples = np.zeros(len(program.templates), np.int64)
     examples[program.kinds] = program.template_ids  # any of those that differ in their lines only
     templates_json = [
-        template_to_json(replace(template, line=0))
+        template_to_json(_without_line(template))
         for template in map(program.templates.__getitem__, examples[met].tolist())
     ]
     kinds, kind_of = _kinds(program, used)
@@ -65,6 +65,15 @@ def digest(program: Program) -> str:
     ):
         found.update(np.ascontiguousarray(array, "<i8").tobytes())
     return found.hexdigest()
+
+
+def _without_line(template: Template) -> Template:
+    """A dimension of one element is never stepped through: its stride says nothing."""
+    operands = tuple(
+        replace(operand, pattern=tuple((stride if n > 1 else 1, n) for stride, n in operand.pattern))
+        for operand in template.operands
+    )
+    return replace(template, line=0, operands=operands)
 
 
 def _first_come(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nki_sim.allocations import Allocations, Recorded
+from nki_sim.allocations import Recorded
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.reading import grid
-from nki_sim.loop_ir.tree import Access, Allocate, DeviceLoop, Instruction, Loop, LoopKernel, Node
+from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, Result
 from nki_sim.memory import Allocation, MemoryRegion
 from nki_sim.program import Bound, Operand, Program, Template, TensorRef
 from nki_sim.program import Loop as DeviceLoopRows
@@ -175,9 +175,9 @@ class _Numbers:
                 lows = [int(leaf.counters[name].min()) for name in names]
                 sizes = [int(leaf.counters[name].max()) + 1 - low for name, low in zip(names, lows)]
                 table = np.full(sizes, -1, np.int64)
-                table[tuple(leaf.counters[name] - low for name, low in zip(names, lows))] = leaf.buffers.reshape(
-                    -1
-                ) if names else leaf.buffers[0]
+                table[tuple(leaf.counters[name] - low for name, low in zip(names, lows))] = (
+                    leaf.buffers.reshape(-1) if names else leaf.buffers[0]
+                )
                 self._made[leaf.node.buffer] = (table, lows, leaf.buffers)
 
     def of(self, access: Access, counters: Mapping[str, np.ndarray], passes: int) -> np.ndarray:
@@ -207,9 +207,7 @@ def expand(kernel: LoopKernel) -> Program:
     for number, key, row in sorted(places):
         buffer = kernel.buffers[key]
         recorded.append(
-            Allocation(
-                number, buffer.region, buffer.shape, buffer.dtype, buffer.name, buffer.line, row, buffer.address
-            )
+            Allocation(number, buffer.region, buffer.shape, buffer.dtype, buffer.name, buffer.line, row, buffer.address)
         )
     numbers = _Numbers(kernel, expansion.given, expansion.leaves)
     templates: list[Template] = []
@@ -232,7 +230,7 @@ def expand(kernel: LoopKernel) -> Program:
             offsets = np.broadcast_to(access.offset.evaluate(leaf.counters), (passes,))
             data[starts[leaf.rows] + at, 0] = numbers.of(access, leaf.counters, passes)
             data[starts[leaf.rows] + at, 1] = offsets
-            row = _partition_elements(kernel, access)
+            row = _partition_elements(kernel.buffers, access)
             if row:
                 where[:, 2 * at] = offsets // row
                 if kernel.buffers[access.buffer].region is MemoryRegion.psum:
@@ -241,9 +239,9 @@ def expand(kernel: LoopKernel) -> Program:
         which = which.reshape(-1)
         made = []
         for place in different.tolist():
-            template = _template(kernel, node, place)
-            key = (template.opcode, template.engine, template.attrs, template.operands, template.line)
-            number = template_numbers.setdefault(key, len(templates))
+            template = _template(kernel.buffers, node, place)
+            whole = (template.opcode, template.engine, template.attrs, template.operands, template.line)
+            number = template_numbers.setdefault(whole, len(templates))
             if number == len(templates):
                 templates.append(template)
             made.append(number)
@@ -274,10 +272,7 @@ def expand(kernel: LoopKernel) -> Program:
     )
 
 
-def result_access(result: object) -> Access:
-    from nki_sim.loop_ir.tree import Result
-
-    assert isinstance(result, Result)
+def result_access(result: Result) -> Access:
     return Access("", "r", result.buffer, result.tile, Affine(result.offset), result.pattern, result.dtype)
 
 
@@ -311,30 +306,40 @@ def _device_loops(kernel: LoopKernel, loops: Sequence[DeviceLoopRows], numbers: 
     return sorted(reversed(made), key=lambda loop: (loop.start, -loop.end))
 
 
-def _partition_elements(kernel: LoopKernel, access: Access) -> int:
+def _partition_elements(buffers: Mapping[int, Buffer], access: Access) -> int:
     """Elements of the access's dtype per partition; 0 off chip."""
-    buffer = kernel.buffers[access.buffer]
+    buffer = buffers[access.buffer]
     if not buffer.region.on_chip:
         return 0
     return buffer.partition_elements * buffer.dtype.itemsize // access.dtype.itemsize
 
 
-def _template(kernel: LoopKernel, node: Instruction, place: Sequence[int]) -> Template:
+def _template(buffers: Mapping[int, Buffer], node: Instruction, place: Sequence[int]) -> Template:
     operands = tuple(
         Operand(
             access.role,
             access.access,
-            kernel.buffers[access.buffer].region,
+            buffers[access.buffer].region,
             access.dtype,
             access.pattern,
             place[2 * at],
-            _partition_elements(kernel, access),
+            _partition_elements(buffers, access),
             access.indirection,
             place[2 * at + 1],
         )
         for at, access in enumerate(node.operands)
     )
     return Template(node.opcode, node.engine, node.attrs, operands, node.line)
+
+
+def template_of(buffers: Mapping[int, Buffer], node: Instruction) -> Template:
+    """What it is where all counters are 0."""
+    place = []
+    for access in node.operands:
+        row, offset = _partition_elements(buffers, access), access.offset.constant
+        in_psum = row and buffers[access.buffer].region is MemoryRegion.psum
+        place += [offset // row if row else 0, offset % row if in_psum else 0]
+    return _template(buffers, node, place)
 
 
 def _whole(kernel: LoopKernel, number: int, key: int) -> TensorRef:
@@ -345,6 +350,3 @@ def _whole(kernel: LoopKernel, number: int, key: int) -> TensorRef:
         pattern.append((stride, n))
         stride *= n
     return TensorRef(number, 0, tuple(reversed(pattern)), buffer.dtype)
-
-
-__all__ = ["expand", "Allocations"]

@@ -83,5 +83,3 @@ def compiled(source: str, file: str, names: dict[str, Any]) -> Any:
     names[MARK] = marked
     tree: Any = _Wrapping().visit(ast.parse(source, file))
     return compile(ast.fix_missing_locations(tree), file, "exec")
-
-

@@ -278,7 +278,7 @@ def rolled(passes: Sequence[_Form], line: int) -> _Form:
         elif first.keys:
             pieces.append(_loop(line, first, step, at, until - at))
         at = until
-    if 2 < len(pieces) < len(passes):
+    if 1 < len(pieces) < len(passes):
         return rolled(pieces, line)  # `h // group`: loops of which one goes on where the last one ended
     return _joined(pieces)
 
@@ -303,7 +303,7 @@ def _loop(line: int, first: _Form, step: np.ndarray, start: int, count: int) -> 
     return _Form((("loop", line, first.keys, len(first.values)),), values, fixed)
 
 
-# --- the tree ----------------------------------------------------------------------------------------------------------
+# --- the tree --------------------------------------------------------------------------------------------
 
 
 class _Growing:
@@ -315,6 +315,8 @@ class _Growing:
         self._fresh = 0
         self._owner = np.full(len(program.allocations), -1, np.int64)
         """By buffer of the program: the key of the tree's."""
+        self._made_in: dict[int, tuple[Loop, ...]] = {}
+        """By key: the loops around its Allocate."""
         self._tiles: dict[int, np.ndarray] = {}
         """By key: int64 [its buffers, loops around its Allocate], the counters at which each is made."""
         self._place = np.zeros(len(program.allocations), np.int64)
@@ -387,6 +389,7 @@ class _Growing:
         allocation = self._program.allocations[first]
         contents = self._program.constants.get(first)
         self._owner[numbers] = key
+        self._made_in[key] = around
         self._place[numbers] = np.arange(len(numbers))
         self._tiles[key] = (
             np.stack([counters[loop.variable] for loop in around], 1) if around else np.zeros((1, 0), np.int64)
@@ -452,7 +455,12 @@ class _Growing:
         """The buffer behind a number that depends on the counters around."""
         if number.is_constant:
             key = int(self._owner[number.constant])
-            return key, tuple(Affine(int(value)) for value in self._tiles[key][self._place[number.constant]])
+            values = self._tiles[key][self._place[number.constant]].tolist()
+            own = self._made_in[key]
+            return key, tuple(
+                Affine.variable(loop.variable) if loop in around and loop.extent == Affine(1) else Affine(value)
+                for loop, value in zip(own, values)
+            )
         counters = grid(around)
         numbers = number.evaluate(counters)
         keys = self._owner[numbers]
@@ -460,8 +468,10 @@ class _Growing:
         if (keys != key).any():
             raise NotReadable(f"line {template.line}: {template.opcode} takes a tile of one place or of another")
         values = self._tiles[key][self._place[numbers]]
-        names = [loop.variable for loop in around if loop.variable in counters]
-        return key, tuple(_fitted(values[:, at], names, counters, template) for at in range(values.shape[1]))
+        names = [loop.variable for loop in around]
+        return key, tuple(
+            _fitted(values[:, at], own.variable, names, counters, template) for at, own in enumerate(self._made_in[key])
+        )
 
     def _result(self, ref: TensorRef) -> Result:
         key = int(self._owner[ref.allocation])
@@ -500,10 +510,12 @@ def _first(around: Sequence[Loop]) -> dict[str, int]:
     return values
 
 
-def _fitted(values: np.ndarray, names: Sequence[str], counters: Mapping[str, np.ndarray], template: Template) -> Affine:
-    """The linear form that has those values. Raises NotReadable where there is none."""
-    for name in names:  # mostly it is one of them
-        if np.array_equal(values, counters[name]):
+def _fitted(
+    values: np.ndarray, own: str, names: Sequence[str], counters: Mapping[str, np.ndarray], template: Template
+) -> Affine:
+    """The linear form that has those values. `own`: the counter that it mostly is. Raises NotReadable."""
+    for name in (own, *names):
+        if name in counters and np.array_equal(values, counters[name]):
             return Affine.variable(name)
     columns = np.stack([np.ones(len(values), np.int64), *(counters[name] for name in names)], 1)
     solution, *_ = np.linalg.lstsq(columns.astype(np.float64), values.astype(np.float64), rcond=None)
@@ -520,4 +532,3 @@ def read(program: Program, marks: Marks) -> LoopKernel:
     rolling = _Rolling(program)
     form = rolling.span(_spans(marks, program))
     return _Growing(program, rolling.row_kinds).kernel(form)
-

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import gcd
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Union
 
-Values = tuple[Optional[int], ...]
+Values = tuple[Union[int, None], ...]
 """One number at each of the shapes that a kernel was traced at; None where it is not known."""
 
 _TILES = (128, 512, 64, 256, 32, 1024, 2048)
@@ -32,6 +32,10 @@ class _Form(NamedTuple):
     divisor: int
     exact: bool
     """Nothing is left when it is divided."""
+
+    def rank(self, near: Collection[str]) -> tuple[object, ...]:
+        """The least is best."""
+        return self.text != self.of.name, self.of.name not in near, not self.exact, len(self.text)
 
 
 @dataclass
@@ -61,7 +65,7 @@ class Sizes:
         forms = [form for each in self.dimensions if (form := self._of(values, each)) is not None]
         if not forms:
             raise NoForm(f"{' and '.join(map(str, known))} is no multiple or part of a parameter's size")
-        best = min(forms, key=lambda form: (form.of.name not in near, not form.exact, len(form.text)))
+        best = min(forms, key=lambda form: form.rank(near))
         self.used.add(best.of.name)
         if best.divisor > 1 and best.exact:
             self.divided.add((best.of.name, best.divisor))

@@ -120,7 +120,8 @@ def _usual_engine(node: Instruction, region: Callable[[Access], MemoryRegion]) -
         data = node.operand("data")
         dst = node.operand("dst")
         assert data is not None and dst is not None
-        return Engine.tensor if region(data) is MemoryRegion.sbuf and region(dst) is MemoryRegion.psum else Engine.vector
+        into_psum = region(data) is MemoryRegion.sbuf and region(dst) is MemoryRegion.psum
+        return Engine.tensor if into_psum else Engine.vector
     in_sbuf = all(region(operand) is not MemoryRegion.psum for operand in node.operands[:3])
     if node.opcode == "tensor_tensor":
         integers = all(operand.dtype in (int32, uint32) for operand in node.operands)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import keyword
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -97,9 +98,7 @@ class _Writer:
         self._parameters = self._parameter_texts()
         self.sizes = Sizes(self._dimensions(), tuple(self.source.constants.items()))
         self._taken |= {each.name for each in self.sizes.dimensions}
-        self._where = {
-            node.buffer: (around, node) for node, around in walk(first.body) if isinstance(node, Allocate)
-        }
+        self._where = {node.buffer: (around, node) for node, around in walk(first.body) if isinstance(node, Allocate)}
 
     # --- parameters ---------------------------------------------------------------------------------------
 
@@ -130,7 +129,8 @@ class _Writer:
             shapes = [each.buffers[each.parameters[number]].shape for each in self.kernels]
             rank = _alike("a parameter's rank", [len(shape) for shape in shapes])
             for at in range(rank):
-                name = self.source.sizes.get((text, at)) or self._fresh(f"{text.replace('[', '_').replace(']', '').replace('.', '_')}_{at}")
+                made_up = "_".join((*re.findall(r"\w+", text), str(at)))
+                name = self.source.sizes.get((text, at)) or self._fresh(made_up)
                 found.append(Dimension(text, at, name, tuple(shape[at] for shape in shapes)))
         return found
 
@@ -197,8 +197,10 @@ class _Writer:
                 parts.append("-" + self._number([-value for value in constants], line))
             elif parts and len(parts) == 1 and parts[0].startswith("-"):
                 parts.insert(0, self._number(constants, line))
+            elif min(constants) >= 0:
+                parts.append(self._number(constants, line))
             else:
-                parts.append(self._number(constants, line) if min(constants) >= 0 else str(_alike("a start", constants)))
+                parts.append(str(_alike("a start", constants)))
         text = parts[0] + "".join(f" - {p[1:]}" if p.startswith("-") else f" + {p}" for p in parts[1:])
         return f"({text})" if tight and (" " in text or text.startswith("-")) else text
 
@@ -283,9 +285,11 @@ class _Writer:
             own = int(np.prod(buffer.shape[dim + 1 :], dtype=np.int64)) if dim < len(buffer.shape) else 0
             if access.dtype != buffer.dtype:
                 own = own * buffer.dtype.itemsize // access.dtype.itemsize
-            shapes.append(None if dim < len(buffer.shape) and (own, buffer.shape[dim]) == (stride, extent) else (extent, stride))
+            plain = dim < len(buffer.shape) and (own, buffer.shape[dim]) == (stride, extent)
+            shapes.append(None if plain else (extent, stride))
         if any(shape is not None for shape in shapes):
-            if dim or any(shape is None or shape[0] * shape[1] != _elements(buffer) for shape, buffer in zip(shapes, buffers)):
+            sizes = [0 if shape is None else shape[0] * shape[1] for shape in shapes]
+            if dim or sizes != [_elements(buffer) for buffer in buffers]:
                 raise NotWritable(f"line {line}: an index steps by no dimension of {base}")
             rows = self._number([shape[0] for shape in shapes if shape], line)
             columns = self._number([shape[1] for shape in shapes if shape], line)
@@ -507,7 +511,9 @@ class _Writer:
             documented = _is_docstring(body)
             if body.lineno == definition.lineno:
                 raise NotWritable("the kernel's body stands on the line of its def")
-            until = (body.end_lineno or body.lineno) if documented else _end_of_header(text, definition.lineno, body.lineno)
+            until = body.end_lineno or body.lineno
+            if not documented:
+                until = _end_of_header(text, definition.lineno, body.lineno)
             head += text[first - 1 : until]
         return [*head, *self._preamble()]
 
@@ -527,10 +533,13 @@ class _Writer:
                     if each.name in self.sizes.used and len(set(each.values)) > 1:
                         known.setdefault(each.values, each.name)
             wanted = [known.get(each.values, str(each.values[0])) for each in dimensions]
-            for each in dimensions:
-                if len(set(each.values)) > 1 and each.values not in known:
-                    raise NoForm(f"{each.parameter}.shape[{each.at}] matters nowhere, and changes")
-            lines.append(f'assert {parameter}.shape == ({", ".join(wanted)}{comma}), "written for these shapes"')
+            free = [len(set(each.values)) > 1 and each.values not in known for each in dimensions]
+            if not any(free):
+                lines.append(f'assert {parameter}.shape == ({", ".join(wanted)}{comma}), "written for these shapes"')
+                continue
+            for at, (text, is_free) in enumerate(zip(wanted, free)):
+                if not is_free and text != dimensions[at].name:
+                    lines.append(f'assert {parameter}.shape[{at}] == {text}, "written for this size"')
         for name, divisor in sorted(self.sizes.divided):
             lines.append(f'assert {name} % {divisor} == 0, "{name} must be a multiple of {divisor}"')
         return [_INDENT + line for line in lines]

@@ -1,0 +1,471 @@
+"""Changes of a loop tree that keep what it computes: each checks that it may, and returns a new tree.
+
+A place in a tree is a path: which statement of the kernel's body, which of that loop's body, and so on. A path means
+the same in the trees of one kernel at several shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Union
+
+from nki_sim.errors import NkiError
+from nki_sim.loop_ir.affine import Affine
+from nki_sim.loop_ir.dependence import allocated_in, conflict, uses
+from nki_sim.loop_ir.expansion import template_of
+from nki_sim.loop_ir.tree import (
+    Access,
+    Allocate,
+    Buffer,
+    DeviceLoop,
+    Instruction,
+    Loop,
+    LoopKernel,
+    Node,
+    Result,
+    rebuilt,
+    walk,
+)
+from nki_sim.memory import MemoryRegion
+from nki_sim.opcodes import OPCODES
+from nki_sim.operands import check_operands
+
+Path = tuple[int, ...]
+
+
+class Refused(Exception):
+    """The change would alter what the kernel computes, or make what no engine does; why, in one line."""
+
+
+# --- places ---------------------------------------------------------------------------------------------------
+
+
+def node_at(kernel: LoopKernel, path: Path) -> Node:
+    body: Sequence[Node] = kernel.body
+    for step in path[:-1]:
+        node = body[step]
+        assert isinstance(node, (Loop, DeviceLoop))
+        body = node.body
+    return body[path[-1]]
+
+
+def loop_at(kernel: LoopKernel, path: Path) -> Loop:
+    node = node_at(kernel, path)
+    if not isinstance(node, Loop):
+        raise Refused("there is no loop in that place")
+    return node
+
+
+def loops_around(kernel: LoopKernel, path: Path) -> tuple[Loop, ...]:
+    found = []
+    for length in range(1, len(path)):
+        node = node_at(kernel, path[:length])
+        if isinstance(node, Loop):
+            found.append(node)
+    return tuple(found)
+
+
+def block_at(kernel: LoopKernel, path: Path) -> tuple[Node, ...]:
+    """The statements among which that one stands."""
+    if len(path) == 1:
+        return kernel.body
+    node = node_at(kernel, path[:-1])
+    assert isinstance(node, (Loop, DeviceLoop))
+    return node.body
+
+
+def with_block(kernel: LoopKernel, path: Path, body: Sequence[Node]) -> LoopKernel:
+    """With these statements in place of those among which that one stands."""
+
+    def put(nodes: tuple[Node, ...], steps: Path) -> tuple[Node, ...]:
+        if len(steps) == 1:
+            return tuple(body)
+        node = nodes[steps[0]]
+        assert isinstance(node, (Loop, DeviceLoop))
+        return (*nodes[: steps[0]], replace(node, body=put(node.body, steps[1:])), *nodes[steps[0] + 1 :])
+
+    return replace(kernel, body=put(kernel.body, path))
+
+
+def with_node(kernel: LoopKernel, path: Path, nodes: Sequence[Node]) -> LoopKernel:
+    """With these statements in that one's place."""
+    block = block_at(kernel, path)
+    return with_block(kernel, path, (*block[: path[-1]], *nodes, *block[path[-1] + 1 :]))
+
+
+def paths(body: Sequence[Node], before: Path = ()) -> list[tuple[Path, Node]]:
+    """Every place, in program order."""
+    found: list[tuple[Path, Node]] = []
+    for at, node in enumerate(body):
+        found.append(((*before, at), node))
+        if isinstance(node, (Loop, DeviceLoop)):
+            found += paths(node.body, (*before, at))
+    return found
+
+
+# --- names -----------------------------------------------------------------------------------------------------
+
+
+def fresh_variable(kernel: LoopKernel, like: str, beside: Sequence[str] = ()) -> str:
+    taken = {node.variable for node, _ in walk(kernel.body) if isinstance(node, Loop)} | set(beside)
+    stem = like.rstrip("'")
+    number = 1
+    while f"{stem}_{number}" in taken:
+        number += 1
+    return f"{stem}_{number}"
+
+
+def substituted(body: Sequence[Node], values: Mapping[str, Union[Affine, int]]) -> tuple[Node, ...]:
+    """With those counters replaced, wherever they stand."""
+
+    def change(node: Node) -> tuple[Node, ...]:
+        if isinstance(node, Instruction):
+            operands = tuple(each.substitute(values) for each in node.operands)
+            if all(a is b for a, b in zip(operands, node.operands)):
+                return (node,)
+            return (replace(node, operands=operands),)
+        if isinstance(node, Loop):
+            return (replace(node, start=node.start.substitute(values), extent=node.extent.substitute(values)),)
+        return (node,)
+
+    return rebuilt(tuple(body), change)
+
+
+def with_accesses(kernel: LoopKernel, change: Callable[[Access], Access]) -> LoopKernel:
+    """Every access and result changed."""
+
+    def changed(node: Node) -> tuple[Node, ...]:
+        if not isinstance(node, Instruction):
+            return (node,)
+        operands = tuple(change(each) for each in node.operands)
+        return (node,) if all(a is b for a, b in zip(operands, node.operands)) else (replace(node, operands=operands),)
+
+    outputs = []
+    for each in kernel.outputs:
+        access = change(Access("", "r", each.buffer, each.tile, Affine(each.offset), each.pattern, each.dtype))
+        outputs.append(Result(access.buffer, access.tile, access.offset.constant, access.pattern, access.dtype))
+    return replace(kernel, body=rebuilt(kernel.body, changed), outputs=tuple(outputs))
+
+
+# --- loops -----------------------------------------------------------------------------------------------------
+
+
+def _extent(loop: Loop) -> int:
+    if not loop.extent.is_constant:
+        raise Refused("the loop's length changes")
+    return loop.extent.constant
+
+
+def fission(kernel: LoopKernel, path: Path, at: int) -> LoopKernel:
+    """The loop there as two, of which the first has the first `at` statements of its body."""
+    loop, around = loop_at(kernel, path), loops_around(kernel, path)
+    first, second = loop.body[:at], loop.body[at:]
+    if not first or not second:
+        raise Refused("one of the two loops would be empty")
+    blocked = conflict(second, first, kernel, (*around, loop), ((loop, 1),))
+    if blocked is not None:
+        raise Refused(f"line {blocked.node.line} of a later pass needs what comes after it in an earlier one")
+    name = fresh_variable(kernel, loop.variable)
+    other = Loop(name, loop.start, loop.extent, substituted(second, {loop.variable: Affine.variable(name)}), loop.site)
+    return with_node(kernel, path, (replace(loop, body=first), other))
+
+
+def split(kernel: LoopKernel, path: Path, inner: int) -> LoopKernel:
+    """The loop there as a loop over blocks of `inner` passes around one over a block's."""
+    loop = loop_at(kernel, path)
+    extent = _extent(loop)
+    if inner < 2 or extent % inner or inner == extent:
+        raise Refused(f"{extent} passes are not blocks of {inner}")
+    if not loop.start.is_constant:
+        raise Refused("the loop begins at a counter of another one")
+    outer = fresh_variable(kernel, loop.variable)
+    within = fresh_variable(kernel, loop.variable, (outer,))
+    counter = Affine.of(loop.start.constant, {outer: inner, within: 1})
+    made = allocated_in(loop.body)
+    depth = len(loops_around(kernel, path))
+    body = substituted(loop.body, {loop.variable: counter})
+    block = Loop(outer, Affine(), Affine(extent // inner), (Loop(within, Affine(), Affine(inner), body, loop.site),), 0)
+    changed = with_node(kernel, path, (block,))
+    return with_accesses(changed, lambda access: _split_tile(access, made, depth, loop, inner, outer, within))
+
+
+def _split_tile(
+    access: Access, made: frozenset[int], depth: int, loop: Loop, inner: int, outer: str, within: str
+) -> Access:
+    """An Allocate in the loop is in two now."""
+    if access.buffer not in made:
+        return access
+    form = access.tile[depth]
+    own = Affine.of(loop.start.constant, {outer: inner, within: 1})
+    if form == own:
+        two = (Affine.variable(outer), Affine.variable(within))
+    elif form.is_constant:
+        number = form.constant - loop.start.constant
+        two = (Affine(number // inner), Affine(number % inner))
+    else:
+        raise Refused("a tile of the loop is used elsewhere, by another counter")
+    return replace(access, tile=(*access.tile[:depth], *two, *access.tile[depth + 1 :]))
+
+
+def interchange(kernel: LoopKernel, path: Path) -> LoopKernel:
+    """The loop there, whose body is one loop, inside that one."""
+    loop, around = loop_at(kernel, path), loops_around(kernel, path)
+    if len(loop.body) != 1 or not isinstance(loop.body[0], Loop):
+        raise Refused("its body is more than one loop")
+    inner = loop.body[0]
+    if loop.variable in inner.extent.variables | inner.start.variables:
+        raise Refused("the inner loop's length depends on the outer one")
+    blocked = conflict(inner.body, inner.body, kernel, (*around, loop, inner), ((loop, 1), (inner, -1)))
+    if blocked is not None:
+        raise Refused(f"line {blocked.node.line} needs the passes in their order")
+    made, depth = allocated_in(inner.body), len(around)
+
+    def swapped(access: Access) -> Access:
+        if access.buffer not in made:
+            return access
+        tile = list(access.tile)
+        tile[depth], tile[depth + 1] = tile[depth + 1], tile[depth]
+        return replace(access, tile=tuple(tile))
+
+    changed = with_node(kernel, path, (replace(inner, body=(replace(loop, body=inner.body),)),))
+    return with_accesses(changed, swapped)
+
+
+def fuse(kernel: LoopKernel, path: Path) -> LoopKernel:
+    """The loop there and the one right behind it as one."""
+    loop, around = loop_at(kernel, path), loops_around(kernel, path)
+    block = block_at(kernel, path)
+    following = block[path[-1] + 1] if path[-1] + 1 < len(block) else None
+    if not isinstance(following, Loop) or (following.start, following.extent) != (loop.start, loop.extent):
+        raise Refused("no loop of that length follows")
+    second = substituted(following.body, {following.variable: Affine.variable(loop.variable)})
+    joined = replace(loop, body=(*loop.body, *second))
+    blocked = conflict(second, loop.body, kernel, (*around, joined), ((joined, 1),))
+    if blocked is not None:
+        raise Refused(f"line {blocked.node.line} is needed whole before the second loop begins")
+    return with_block(kernel, path, (*block[: path[-1]], joined, *block[path[-1] + 2 :]))
+
+
+def hoist(kernel: LoopKernel, path: Path, statements: Sequence[int]) -> LoopKernel:
+    """Those statements of the loop there in front of it, once: nothing in them changes from pass to pass."""
+    loop, around = loop_at(kernel, path), loops_around(kernel, path)
+    _extent(loop)
+    chosen = set(statements)
+    moved = [node for at, node in enumerate(loop.body) if at in chosen]
+    made, depth = allocated_in(moved), len(around)
+    for node, _ in walk(tuple(moved)):
+        if isinstance(node, Loop) and loop.variable in node.start.variables | node.extent.variables:
+            raise Refused("an inner loop's length depends on the loop")
+        if isinstance(node, Instruction):
+            for access in node.operands:
+                own = access.buffer in made
+                tile = (*access.tile[:depth], *access.tile[depth + 1 :]) if own else access.tile
+                if any(loop.variable in form.variables for form in (access.offset, *tile)):
+                    raise Refused(f"line {node.line} differs from pass to pass")
+                if access.access != "r" and not own:
+                    raise Refused(f"line {node.line} writes what is not made there")
+    kept: list[Node] = []
+    for at, node in enumerate(loop.body):
+        if at not in chosen:
+            kept.append(node)
+            continue
+        blocked = conflict(kept, [node], kernel, (*around, loop))
+        if blocked is not None:
+            raise Refused(f"line {blocked.node.line} needs what comes before it")
+    rest = [node for at, node in enumerate(loop.body) if at not in chosen]
+    changes_it = next((use for use in uses(rest) if use.writes and use.access.buffer in made), None)
+    if changes_it is not None:
+        raise Refused(f"line {changes_it.node.line} changes it in the loop")
+    blocked = conflict(rest, moved, kernel, (*around, loop), ((loop, 1),))
+    if blocked is not None:
+        raise Refused(f"what line {blocked.node.line} takes or makes is written in the loop")
+    changed = with_node(kernel, path, (*moved, replace(loop, body=tuple(rest))))
+
+    def fewer(access: Access) -> Access:
+        if access.buffer not in made:
+            return access
+        form = access.tile[depth]
+        if form != Affine.variable(loop.variable) and form.variables - {loop.variable}:
+            raise Refused("a tile of the loop is used elsewhere")
+        return replace(access, tile=(*access.tile[:depth], *access.tile[depth + 1 :]))
+
+    return with_accesses(changed, fewer)
+
+
+# --- buffers ---------------------------------------------------------------------------------------------------
+
+
+def joined_tiles(kernel: LoopKernel, path: Path) -> LoopKernel:
+    """The Allocate there, in a loop's body, as one buffer in front of the loop with a place for each pass's tile.
+
+    On chip the places are side by side in every partition; in HBM one after the other.
+    """
+    node, around = node_at(kernel, path), loops_around(kernel, path)
+    if not isinstance(node, Allocate) or not around or len(path) < 2:
+        raise Refused("no buffer is made there in a loop")
+    loop = around[-1]
+    count, buffer = _extent(loop), kernel.buffers[node.buffer]
+    if buffer.address is not None:
+        raise Refused("the kernel places the buffer itself")
+    if not loop.start.is_constant:
+        raise Refused("the loop begins at a counter of another one")
+    depth, first = len(around) - 1, loop.start.constant
+    on_chip = buffer.region.on_chip
+    if on_chip:
+        shape = (buffer.shape[0], count, *buffer.shape[1:])
+    else:
+        shape = (count, *buffer.shape)
+    own = prod(buffer.shape[1:]) if on_chip else prod(buffer.shape)
+
+    def moved(access: Access) -> Access:
+        if access.buffer != node.buffer:
+            return access
+        scale = buffer.dtype.itemsize / access.dtype.itemsize
+        row = int(own * scale)
+        place = (access.tile[depth] - first) * row
+        tile = (*access.tile[:depth], *access.tile[depth + 1 :])
+        if not on_chip:
+            return replace(access, tile=tile, offset=access.offset + place)
+        partition, rest = _by_partition(access.offset, row)
+        (stride, partitions), *free = access.pattern
+        if stride % row and partitions > 1:
+            raise Refused("an access steps by no whole partition")
+        return replace(
+            access,
+            tile=tile,
+            offset=partition * (row * count) + rest + place,
+            pattern=((stride * count if stride % row == 0 else row * count, partitions), *free),
+        )
+
+    block = block_at(kernel, path)
+    without = with_block(kernel, path, (*block[: path[-1]], *block[path[-1] + 1 :]))
+    placed = with_node(without, path[:-1], (node, node_at(without, path[:-1])))
+    buffers = {**placed.buffers, node.buffer: replace(buffer, shape=shape)}
+    return with_accesses(replace(placed, buffers=buffers), moved)
+
+
+def _by_partition(offset: Affine, row: int) -> tuple[Affine, Affine]:
+    """Which partition, and where in it."""
+    partition = Affine.of(offset.constant // row, {n: f // row for n, f in offset.terms if f % row == 0})
+    return partition, offset - partition * row
+
+
+# --- instructions --------------------------------------------------------------------------------------------------
+
+
+def checked(node: Instruction, buffers: Mapping[int, Buffer]) -> Instruction:
+    """The same, once an engine can do it. Raises Refused."""
+    try:
+        template = template_of(buffers, node)
+        OPCODES[node.opcode].check(template)
+        check_operands(template, OPCODES[node.opcode].contract)
+    except NkiError as error:
+        raise Refused(str(error)) from None
+    return node
+
+
+ELEMENTWISE = {
+    "activation": ("dst", "data"),
+    "tensor_tensor": ("dst", "data1", "data2"),
+    "tensor_scalar": ("dst", "data"),
+    "tensor_copy": ("dst", "src"),
+    "scalar_tensor_tensor": ("dst", "data", "operand1"),
+    "memset": ("dst",),
+    "reciprocal": ("dst", "data"),
+    "dma_copy": ("dst", "src"),
+    "tensor_copy_predicated": ("dst", "predicate", "src"),
+    "nc_matmul": ("dst", "moving"),
+    "tensor_reduce": ("dst", "data"),
+}
+"""Operands of which an instruction treats one free dimension's elements each by themselves; others it takes whole."""
+
+
+def merged(kernel: LoopKernel, path: Path) -> LoopKernel:
+    """The loop there, whose body is one instruction, as one instruction over all its passes."""
+    loop, around = loop_at(kernel, path), loops_around(kernel, path)
+    if len(loop.body) != 1 or not isinstance(loop.body[0], Instruction):
+        raise Refused("its body is more than one instruction")
+    node, count = loop.body[0], _extent(loop)
+    tiles = ELEMENTWISE.get(node.opcode)
+    if tiles is None:
+        raise Refused(f"{node.opcode} does not take several tiles at once")
+    if node.opcode == "activation" and node.operand("reduce_res") is not None:
+        raise Refused("it sums up each tile by itself")
+    blocked = conflict(loop.body, loop.body, kernel, (*around, loop), ((loop, 1),))
+    if blocked is not None:
+        raise Refused(f"line {blocked.node.line} needs what an earlier pass left")
+    operands = []
+    for access in node.operands:
+        if any(loop.variable in form.variables for form in access.tile):
+            raise Refused("its passes are on different buffers")
+        factor = access.offset.coefficient(loop.variable)
+        rest = access.offset.substitute({loop.variable: loop.start})
+        if access.role not in tiles:
+            if factor:
+                raise Refused(f"its {access.role} differs from pass to pass")
+            operands.append(access)
+            continue
+        at = _place_of_passes(access, node, kernel)
+        pattern = (*access.pattern[:at], (factor, count), *access.pattern[at:])
+        operands.append(replace(access, offset=rest, pattern=_squeezed(pattern, at)))
+    attrs = node.attrs
+    if node.opcode == "tensor_reduce":
+        data = operands[1]
+        free = len(data.pattern)
+        attrs = attrs._replace(axes=tuple(range(free - len(attrs.axes), free)))
+    made = checked(replace(node, operands=tuple(operands), attrs=attrs), kernel.buffers)
+    return with_node(kernel, path, (made,))
+
+
+def _squeezed(pattern: tuple[tuple[int, int], ...], at: int) -> tuple[tuple[int, int], ...]:
+    """Without dimensions of one element behind the passes'."""
+    kept = [pair for number, pair in enumerate(pattern) if number <= at or pair[1] > 1]
+    return tuple(kept)
+
+
+def _place_of_passes(access: Access, node: Instruction, kernel: LoopKernel) -> int:
+    """Before which pair of the pattern: behind the partitions, of which an HBM side of a transfer has as many."""
+    if kernel.buffers[access.buffer].region.on_chip:
+        return 1
+    other = next((o for o in node.operands if kernel.buffers[o.buffer].region.on_chip), None)
+    if other is None:
+        return 0
+    partitions, run = other.pattern[0][1], 1
+    for at, (_, n) in enumerate(access.pattern):
+        if run == partitions:
+            return at
+        run *= n
+    if run == partitions:
+        return len(access.pattern)
+    raise Refused("its rows do not fit the partitions")
+
+
+def without_single_passes(kernel: LoopKernel) -> LoopKernel:
+    """Loops of one pass as what they hold."""
+
+    def first(body: tuple[Node, ...], before: Path = ()) -> Path | None:
+        for path, node in paths(body, before):
+            if isinstance(node, Loop) and node.extent == Affine(1):
+                return path
+        return None
+
+    while (path := first(kernel.body)) is not None:
+        loop, depth = loop_at(kernel, path), len(loops_around(kernel, path))
+        made = allocated_in(loop.body)
+        body = substituted(loop.body, {loop.variable: loop.start})
+        kernel = with_node(kernel, path, body)
+        kernel = with_accesses(
+            kernel,
+            lambda access, made=made, depth=depth: (
+                access  # type: ignore[misc]
+                if access.buffer not in made
+                else replace(access, tile=(*access.tile[:depth], *access.tile[depth + 1 :]))
+            ),
+        )
+    return kernel
+
+
+def in_memory(kernel: LoopKernel, access: Access) -> MemoryRegion:
+    return kernel.buffers[access.buffer].region

@@ -1,0 +1,246 @@
+"""Which accesses touch the same elements: the one question by which every rule's legality is decided.
+
+The answer errs on one side: where it is not shown that two accesses keep apart, they meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from math import gcd, prod
+
+import numpy as np
+
+from nki_sim.loop_ir.affine import Affine
+from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, walk
+from nki_sim.patterns import Pattern
+
+_MOST_ENUMERATED = 1 << 20
+"""Elements of two accesses that are compared one by one, where nothing shorter tells them apart."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """An access in its place."""
+
+    access: Access
+    node: Instruction
+    around: tuple[Loop, ...]
+    """Outermost first, from the kernel's top."""
+
+    @property
+    def writes(self) -> bool:
+        return self.access.access != "r"
+
+
+def uses(body: Sequence[Node], around: tuple[Loop, ...] = ()) -> Iterator[Use]:
+    """Every access in program order."""
+    for node, loops in walk(tuple(body), around):
+        if isinstance(node, Instruction):
+            for access in node.operands:
+                yield Use(access, node, loops)
+
+
+Apart = Sequence[tuple[Loop, int]]
+"""Loops around both of two uses, outermost first, of which the second is in a later pass (1) or an earlier one (-1)."""
+
+
+def meet(one: Use, other: Use, kernel: LoopKernel, fixed: Sequence[Loop], apart: Apart = ()) -> bool:
+    """Can both touch one element, in one pass of the loops `fixed`, which are around both?"""
+    a, b = one.access, other.access
+    if a.buffer != b.buffer:
+        return False
+    if a.role in _IMPLICIT and a.access == b.access == "w":
+        return False  # what an engine's registers hold matters to whoever reads them
+    ranges = _ranges((*one.around, *other.around))
+    if ranges is None:
+        return True
+    same = {loop.variable for loop in fixed}
+    moved: dict[str, Affine] = {}
+    for number, (loop, sign) in enumerate(apart):
+        if not loop.extent.is_constant:
+            return True
+        if loop.extent.constant < 2:
+            return False
+        same.add(loop.variable)
+        by = f"{_LATER}{number}"
+        same.add(by)
+        moved[loop.variable] = Affine.of(0, {loop.variable: 1, by: sign})
+        ranges[by] = (1, loop.extent.constant - 1)
+    b = b.substitute(moved)
+    for mine, theirs in zip(a.tile, b.tile):
+        if _never_zero(mine - _other(theirs, same), _with_other(ranges)):
+            return False
+    if a.indirection is not None or b.indirection is not None:
+        return True
+    return _overlap(a, b, kernel.buffers[a.buffer], same, ranges)
+
+
+_IMPLICIT = frozenset({"accumulators", "state"})
+"""Roles of an engine's own registers."""
+_LATER = "later"
+"""Begins the name of by how many passes the second access is later."""
+_OTHERS = "'"
+
+
+def _other(form: Affine, same: Set[str]) -> Affine:
+    """With counters of its own for loops that need not be in one pass."""
+    return Affine.of(form.constant, {n if n in same else n + _OTHERS: f for n, f in form.terms})
+
+
+def _with_other(ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    return {**ranges, **{name + _OTHERS: value for name, value in ranges.items()}}
+
+
+def _ranges(loops: Sequence[Loop]) -> dict[str, tuple[int, int]] | None:
+    ranges: dict[str, tuple[int, int]] = {}
+    for loop in loops:
+        if loop.variable in ranges:
+            continue
+        low, high = loop.start.bounds(ranges)
+        _, most = (loop.start + loop.extent).bounds(ranges)
+        if most <= low:
+            return None
+        ranges[loop.variable] = (low, max(high, most - 1))
+    return ranges
+
+
+def _never_zero(form: Affine, ranges: Mapping[str, tuple[int, int]]) -> bool:
+    low, high = form.bounds(ranges)
+    if low > 0 or high < 0:
+        return True
+    step = gcd(*(factor for _, factor in form.terms)) if form.terms else 0
+    return step > 1 and form.constant % step != 0
+
+
+def _overlap(a: Access, b: Access, buffer: Buffer, same: Set[str], ranges: Mapping[str, tuple[int, int]]) -> bool:
+    """Of direct accesses to one buffer."""
+    scale = gcd(a.dtype.itemsize, b.dtype.itemsize)
+    wide_a, wide_b = a.dtype.itemsize // scale, b.dtype.itemsize // scale
+    difference = _other(b.offset, same) * wide_b - a.offset * wide_a
+    everywhere = _with_other(ranges)
+    mine = [(stride * wide_a, count) for stride, count in a.pattern] + ([(1, wide_a)] if wide_a > 1 else [])
+    theirs = [(stride * wide_b, count) for stride, count in b.pattern] + ([(1, wide_b)] if wide_b > 1 else [])
+    start = difference.constant
+    for name, factor in difference.terms:
+        low, high = everywhere[name]
+        start += factor * low
+        theirs.append((factor, high - low + 1))
+    item = buffer.dtype.itemsize
+    units = [prod(buffer.shape[at + 1 :]) * item // scale for at in range(len(buffer.shape))]
+    return lattices_meet(mine, start, theirs, [unit for unit in units if unit > 1])
+
+
+def lattices_meet(
+    one: Sequence[tuple[int, int]], start: int, other: Sequence[tuple[int, int]], units: Sequence[int]
+) -> bool:
+    """Is a sum of `one` equal to `start` plus a sum of `other`? Each is of pairs (stride, count): stride times 0 up
+    to below count. `units`: sizes of a memory's dimensions, largest first, by which the sums may come apart.
+    """
+    one, other = [p for p in one if p[1] > 1 and p[0]], [p for p in other if p[1] > 1 and p[0]]
+    low = sum(min(0, s * (n - 1)) for s, n in one), start + sum(min(0, s * (n - 1)) for s, n in other)
+    high = sum(max(0, s * (n - 1)) for s, n in one), start + sum(max(0, s * (n - 1)) for s, n in other)
+    if high[0] < low[1] or high[1] < low[0]:
+        return False
+    step = gcd(*(s for s, _ in (*one, *other)), 0)
+    if step == 0:
+        return start == 0
+    if start % step:
+        return False
+    for at, unit in enumerate(units):
+        parts = _parts(one, start, other, unit)
+        if parts is not None:
+            outer, inner = parts
+            return lattices_meet(*outer, ()) and lattices_meet(*inner, units[at + 1 :])
+    if prod(n for _, n in one) + prod(n for _, n in other) > _MOST_ENUMERATED:
+        return True
+    return bool(np.intersect1d(_sums(one, 0), _sums(other, start)).size)
+
+
+_Question = tuple[Sequence[tuple[int, int]], int, Sequence[tuple[int, int]]]
+
+
+def _parts(
+    one: Sequence[tuple[int, int]], start: int, other: Sequence[tuple[int, int]], unit: int
+) -> tuple[_Question, _Question] | None:
+    """The question of whole units, and of what lies within one; None where a sum can go over from one to the next."""
+    split = [([p for p in pairs if p[0] % unit == 0], [p for p in pairs if p[0] % unit]) for pairs in (one, other)]
+    base = start - start % unit
+    for (_, small), first in zip(split, (0, start - base)):
+        low = first + sum(min(0, s * (n - 1)) for s, n in small)
+        high = first + sum(max(0, s * (n - 1)) for s, n in small)
+        if low < 0 or high >= unit:
+            return None
+    outer = [[(s // unit, n) for s, n in big] for big, _ in split]
+    return (outer[0], base // unit, outer[1]), (split[0][1], start - base, split[1][1])
+
+
+def _sums(pairs: Sequence[tuple[int, int]], start: int) -> np.ndarray:
+    values = np.array([start], np.int64)
+    for stride, count in pairs:
+        values = (values[:, None] + stride * np.arange(count)).ravel()
+    return np.unique(values)
+
+
+# --- what rules ask ------------------------------------------------------------------------------------------
+
+
+def conflict(
+    first: Sequence[Node], second: Sequence[Node], kernel: LoopKernel, around: tuple[Loop, ...], apart: Apart = ()
+) -> Use | None:
+    """A use in `second` that has to come after one in `first`: they touch an element, and one writes it.
+
+    `around`: the loops around both, in whose one pass both are, but for those in `apart`. A device loop or a barrier
+    conflicts with everything.
+    """
+    mine = list(uses(first, around))
+    theirs = list(uses(second, around))
+    for nodes in (first, second):
+        if any(isinstance(node, DeviceLoop) or _is_barrier(node) for node, _ in walk(tuple(nodes))):
+            return next(iter(theirs or mine), None)
+    moving = {loop.variable for loop, _ in apart}
+    fixed = tuple(loop for loop in around if loop.variable not in moving)
+    by_buffer: dict[int, list[Use]] = {}
+    for use in mine:
+        by_buffer.setdefault(use.access.buffer, []).append(use)
+    for use in theirs:
+        for before in by_buffer.get(use.access.buffer, ()):
+            if (use.writes or before.writes) and meet(before, use, kernel, fixed, apart):
+                return use
+    return None
+
+
+def _is_barrier(node: Node) -> bool:
+    return isinstance(node, Instruction) and (
+        node.opcode in ("core_barrier", "sendrecv") or node.opcode.startswith(("rand_", "set_rng", "rng", "dropout"))
+    )
+
+
+def allocated_in(body: Sequence[Node]) -> frozenset[int]:
+    return frozenset(node.buffer for node, _ in walk(tuple(body)) if isinstance(node, Allocate))
+
+
+def carried(loop: Loop, kernel: LoopKernel, around: tuple[Loop, ...]) -> Use | None:
+    """A use in a pass of the loop that has to come after one of an earlier pass; None: its passes can go in any order.
+
+    `around`: the loops around it.
+    """
+    return conflict(loop.body, loop.body, kernel, (*around, loop), ((loop, 1),))
+
+
+def covers(writer: Access, buffer: Buffer) -> bool:
+    """Does it write every element of the buffer?"""
+    if writer.indirection is not None or writer.offset != Affine() or writer.dtype != buffer.dtype:
+        return False
+    return sorted(pair for pair in writer.pattern if pair[1] > 1) == sorted(
+        (prod(buffer.shape[at + 1 :]), n) for at, n in enumerate(buffer.shape) if n > 1
+    ) or _is_dense(writer.pattern, prod(buffer.shape))
+
+
+def _is_dense(pattern: Pattern, elements: int) -> bool:
+    run = 1
+    for stride, count in sorted(pair for pair in pattern if pair[1] > 1):
+        if stride != run:
+            return False
+        run *= count
+    return run == elements
