@@ -12,6 +12,7 @@ from math import gcd, prod
 import numpy as np
 
 from nki_sim.loop_ir.affine import Affine
+from nki_sim.loop_ir.reading import IMPLICIT
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, walk
 from nki_sim.patterns import Pattern
 
@@ -50,7 +51,7 @@ def meet(one: Use, other: Use, kernel: LoopKernel, fixed: Sequence[Loop], apart:
     a, b = one.access, other.access
     if a.buffer != b.buffer:
         return False
-    if a.role in _IMPLICIT and a.access == b.access == "w":
+    if a.role in IMPLICIT and a.access == b.access == "w":
         return False  # what an engine's registers hold matters to whoever reads them
     ranges = _ranges((*one.around, *other.around))
     if ranges is None:

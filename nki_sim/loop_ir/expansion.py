@@ -44,9 +44,7 @@ class _Expansion:
         self._kernel = kernel
         self.leaves: list[_Leaf] = []
         self.loops: list[DeviceLoopRows] = []
-        given = [key for key in kernel.parameters]
-        given += sorted(key for key, each in kernel.buffers.items() if each.contents is not None)
-        self.given = given
+        self.given = (*kernel.parameters, *kernel.standing)
         """Buffers that are there before the first instruction, numbered from 0."""
 
     def run(self) -> _Size:

@@ -15,6 +15,7 @@ import numpy as np
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.marks import MarkKind, Marks
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, Result
+from nki_sim.memory import MemoryRegion
 from nki_sim.program import Bound, Program, Template, TensorRef
 from nki_sim.program import Loop as DeviceLoopRows
 
@@ -53,11 +54,42 @@ class _Instance:
         return self.passes[-1].rows[1], self.passes[-1].buffers[1]
 
 
-def _spans(marks: Marks, program: Program) -> _Span:
+class _Numbering:
+    """Buffers by number: first those that the kernel allocates, in that order, then what stands from the start.
+
+    Constants and an engine's registers are made where something first uses them, which may be in a loop's first pass;
+    that says nothing about the loop.
+    """
+
+    def __init__(self, program: Program) -> None:
+        total = len(program.allocations)
+        stands = np.zeros(total, np.bool_)
+        own = [o.role in IMPLICIT and o.region is MemoryRegion.register for t in program.templates for o in t.operands]
+        if any(own):
+            counts = [len(template.operands) for template in program.templates]
+            flags = np.array(own, np.int64)
+            per_template = np.split(flags, np.cumsum(counts)[:-1])
+            stands[program.operand_data[program.of_operands([list(each) for each in per_template]) == 1, 0]] = True
+        stands[list(program.constants)] = True
+        stands[[ref.allocation for ref in program.inputs]] = False
+        self.standing = np.flatnonzero(stands)
+        """Numbers in the program."""
+        self.order = np.concatenate((np.flatnonzero(~stands), self.standing))
+        """By number here, that in the program."""
+        self.numbers = np.empty(total, np.int64)
+        self.numbers[self.order] = np.arange(total)
+        self.before = np.concatenate(([0], np.cumsum(~stands)))
+        """By number in the program: how many that the kernel allocates come before."""
+        self.allocated = total - len(self.standing)
+
+
+def _spans(marks: Marks, program: Program, numbering: _Numbering) -> _Span:
     """The whole program as a span. Raises NotReadable for marks that are out of order."""
-    whole = _Span((0, len(program)), (0, len(program.allocations)))
+    whole = _Span((0, len(program)), (0, numbering.allocated))
     stack: list[tuple[_Instance | None, _Span]] = [(None, whole)]
-    for kind, line, row, buffer in marks.values.tolist():
+    values = marks.values.copy()
+    values[:, 3] = numbering.before[values[:, 3]]
+    for kind, line, row, buffer in values.tolist():
         if kind == MarkKind.begin:
             stack.append((_Instance(line, []), _Span((row, row), (buffer, buffer))))
             continue
@@ -105,6 +137,8 @@ def _insert(span: _Span, loop: DeviceLoopRows, number: int) -> None:
 # --- forms: what is the same in every pass --------------------------------------------------------------------------
 
 _Key = tuple[Any, ...]
+IMPLICIT = frozenset({"accumulators", "state"})
+"""Roles of an engine's own registers."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +170,7 @@ def _joined(forms: Sequence[_Form]) -> _Form:
 class _Rolling:
     """Spans to forms."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, numbering: _Numbering) -> None:
         self._program = program
         self._row_kinds: list[Template] = []
         """One template of each kind."""
@@ -149,9 +183,10 @@ class _Rolling:
             kind_of.append(kind)
         self._kinds = np.array(kind_of, np.int64)[program.template_ids] if kind_of else np.zeros(0, np.int64)
         self._starts = program.operand_starts
-        self._data = np.ascontiguousarray(program.operand_data, np.int64)
-        self._buffer_kinds = program.allocations.kind_of
-        self._allocated_at = program.allocations.allocated_at
+        self._data = program.operand_data.astype(np.int64)
+        self._data[:, 0] = numbering.numbers[self._data[:, 0]]
+        self._buffer_kinds = program.allocations.kind_of[numbering.order]
+        self._allocated_at = program.allocations.allocated_at[numbering.order]
 
     @property
     def row_kinds(self) -> Sequence[Template]:
@@ -309,9 +344,10 @@ def _loop(line: int, first: _Form, step: np.ndarray, start: int, count: int) -> 
 class _Growing:
     """Forms to nodes. Loops get their bodies when all buffers are known."""
 
-    def __init__(self, program: Program, kinds: Sequence[Template]) -> None:
+    def __init__(self, program: Program, kinds: Sequence[Template], numbering: _Numbering) -> None:
         self._program = program
         self._kinds = kinds
+        self._numbering = numbering
         self._fresh = 0
         self._owner = np.full(len(program.allocations), -1, np.int64)
         """By buffer of the program: the key of the tree's."""
@@ -322,8 +358,8 @@ class _Growing:
         self._place = np.zeros(len(program.allocations), np.int64)
         """By buffer of the program: its row in those."""
         self.buffers: dict[int, Buffer] = {}
-        given = [ref.allocation for ref in program.inputs]
-        for number in given + sorted(set(program.constants) - set(given)):
+        standing = numbering.numbers[numbering.standing].tolist()
+        for number in [int(numbering.numbers[ref.allocation]) for ref in program.inputs] + standing:
             self._own(Affine(number), ())
         self._given = len(self.buffers)
 
@@ -338,6 +374,7 @@ class _Growing:
             program.machine,
             dict(self.buffers),
             tuple(range(len(program.inputs))),
+            tuple(range(len(program.inputs), self._given)),
             body,
             tuple(self._result(ref) for ref in program.outputs),
             program.returns_tuple,
@@ -385,9 +422,10 @@ class _Growing:
         numbers = np.broadcast_to(number.evaluate(counters), (len(next(iter(counters.values()))) if around else 1,))
         first, key = int(numbers[0]), len(self.buffers)
         if self._owner[first] >= 0:
-            return  # a parameter or constant, allocated in its place too
-        allocation = self._program.allocations[first]
-        contents = self._program.constants.get(first)
+            return  # a parameter, allocated in its place too
+        number_there = int(self._numbering.order[first])
+        allocation = self._program.allocations[number_there]
+        contents = self._program.constants.get(number_there)
         self._owner[numbers] = key
         self._made_in[key] = around
         self._place[numbers] = np.arange(len(numbers))
@@ -434,7 +472,7 @@ class _Growing:
         return tuple(nodes)
 
     def _register(self, number: int) -> int:
-        return int(self._owner[number]) if number >= 0 else number
+        return int(self._owner[self._numbering.numbers[number]]) if number >= 0 else number
 
     def _bound(self, bound: Bound) -> Bound:
         return bound if bound.register is None else Bound(bound.value, self._register(bound.register))
@@ -474,8 +512,9 @@ class _Growing:
         )
 
     def _result(self, ref: TensorRef) -> Result:
-        key = int(self._owner[ref.allocation])
-        tile = tuple(Affine(int(value)) for value in self._tiles[key][self._place[ref.allocation]])
+        number = int(self._numbering.numbers[ref.allocation])
+        key = int(self._owner[number])
+        tile = tuple(Affine(int(value)) for value in self._tiles[key][self._place[number]])
         return Result(key, tile, ref.offset, ref.pattern, ref.dtype)
 
 
@@ -529,6 +568,7 @@ def read(program: Program, marks: Marks) -> LoopKernel:
     """The loop tree of one core's program. Raises NotReadable."""
     if program.edges:
         raise NotReadable("it orders instructions by depends_on or with_schedule")
-    rolling = _Rolling(program)
-    form = rolling.span(_spans(marks, program))
-    return _Growing(program, rolling.row_kinds).kernel(form)
+    numbering = _Numbering(program)
+    rolling = _Rolling(program, numbering)
+    form = rolling.span(_spans(marks, program, numbering))
+    return _Growing(program, rolling.row_kinds, numbering).kernel(form)

@@ -140,6 +140,8 @@ class LoopKernel:
     buffers: Mapping[int, Buffer]
     parameters: tuple[int, ...]
     """Buffers of the tensor arguments in the order of the call."""
+    standing: tuple[int, ...]
+    """Buffers that nothing allocates: constants, and the engines' own registers."""
     body: tuple[Node, ...]
     outputs: tuple[Result, ...]
     returns_tuple: bool

@@ -468,7 +468,7 @@ class _Writer:
 
     def _constants(self) -> None:
         for key, buffer in sorted(self.kernels[0].buffers.items()):
-            if buffer.contents is None:
+            if buffer.contents is None or buffer.region is MemoryRegion.register or key in self._parameters:
                 continue
             arrays = [np.asarray(kernel.buffers[key].contents) for kernel in self.kernels]
             text = _array_text(_alike_arrays(arrays))
