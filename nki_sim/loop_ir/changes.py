@@ -13,8 +13,9 @@ from typing import Union
 
 from nki_sim.errors import NkiError
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.dependence import allocated_in, conflict, uses
+from nki_sim.loop_ir.dependence import allocated_in, conflict, meet, uses
 from nki_sim.loop_ir.expansion import template_of
+from nki_sim.loop_ir.reading import IMPLICIT
 from nki_sim.loop_ir.tree import (
     Access,
     Allocate,
@@ -28,7 +29,6 @@ from nki_sim.loop_ir.tree import (
     rebuilt,
     walk,
 )
-from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import OPCODES
 from nki_sim.operands import check_operands
 
@@ -248,14 +248,52 @@ def fuse(kernel: LoopKernel, path: Path) -> LoopKernel:
     return with_block(kernel, path, (*block[: path[-1]], joined, *block[path[-1] + 2 :]))
 
 
-def hoist(kernel: LoopKernel, path: Path, statements: Sequence[int]) -> LoopKernel:
-    """Those statements of the loop there in front of it, once: nothing in them changes from pass to pass."""
+def lifted(kernel: LoopKernel, path: Path, statements: Sequence[Path]) -> LoopKernel:
+    """Those statements in front of the loop there, once: nothing in them changes from pass to pass.
+
+    `statements`: paths from the loop on, all in one block. Where that is inside inner loops, loops of that kind go with
+    them, and a buffer of each pass is kept.
+    """
     loop, around = loop_at(kernel, path), loops_around(kernel, path)
     _extent(loop)
-    chosen = set(statements)
-    moved = [node for at, node in enumerate(loop.body) if at in chosen]
-    made, depth = allocated_in(moved), len(around)
+    depth = len(around)
+    inner = statements[0][:-1]
+    if any(each[:-1] != inner for each in statements):
+        raise Refused("the statements are not in one block")
+    chain = [loop_at(kernel, (*path, *inner[:length])) for length in range(1, len(inner) + 1)]
+    moved = [node_at(kernel, (*path, *each)) for each in sorted(statements)]
+    made = allocated_in(moved)
+    for each in chain:
+        if loop.variable in each.start.variables | each.extent.variables:
+            raise Refused("an inner loop's length depends on the loop")
+    _does_not_vary(moved, made, loop, depth)
+    inside = (*around, loop, *chain)
+    kept = _without(loop, statements)
+    for use in uses(kept.body, (*around, kept)):
+        if use.writes and use.access.buffer in made:
+            raise Refused(f"line {use.node.line} changes it in the loop")
+        for mine in uses(moved, inside):
+            if (use.writes or mine.writes) and mine.access.buffer not in made and meet(use, mine, kernel, around):
+                raise Refused(f"line {use.node.line} writes what line {mine.node.line} takes")
+    renamed = {each.variable: fresh_variable(kernel, each.variable) for each in chain}
+    body = substituted(moved, {old: Affine.variable(new) for old, new in renamed.items()})
+    for number, each in reversed(list(enumerate(chain))):
+        before = {old.variable: Affine.variable(renamed[old.variable]) for old in chain[:number]}
+        start, extent = each.start.substitute(before), each.extent.substitute(before)
+        body = (Loop(renamed[each.variable], start, extent, body, each.site),)
+
+    def fewer(access: Access) -> Access:
+        if access.buffer not in made:
+            return access
+        return replace(access, tile=(*access.tile[:depth], *access.tile[depth + 1 :]))
+
+    return with_accesses(with_node(kernel, path, (*body, kept)), fewer)
+
+
+def _does_not_vary(moved: Sequence[Node], made: frozenset[int], loop: Loop, depth: int) -> None:
     for node, _ in walk(tuple(moved)):
+        if isinstance(node, DeviceLoop):
+            raise Refused("a loop on the device is among it")
         if isinstance(node, Loop) and loop.variable in node.start.variables | node.extent.variables:
             raise Refused("an inner loop's length depends on the loop")
         if isinstance(node, Instruction):
@@ -264,34 +302,26 @@ def hoist(kernel: LoopKernel, path: Path, statements: Sequence[int]) -> LoopKern
                 tile = (*access.tile[:depth], *access.tile[depth + 1 :]) if own else access.tile
                 if any(loop.variable in form.variables for form in (access.offset, *tile)):
                     raise Refused(f"line {node.line} differs from pass to pass")
-                if access.access != "r" and not own:
+                if access.access != "r" and not own and access.role not in IMPLICIT:
                     raise Refused(f"line {node.line} writes what is not made there")
-    kept: list[Node] = []
-    for at, node in enumerate(loop.body):
-        if at not in chosen:
+
+
+def _without(loop: Loop, statements: Sequence[Path]) -> Loop:
+    def rest(nodes: tuple[Node, ...], before: Path) -> tuple[Node, ...]:
+        kept: list[Node] = []
+        for at, node in enumerate(nodes):
+            here = (*before, at)
+            if here in statements:
+                continue
+            if isinstance(node, (Loop, DeviceLoop)) and any(each[: len(here)] == here for each in statements):
+                body = rest(node.body, here)
+                if not body:
+                    continue
+                node = replace(node, body=body)
             kept.append(node)
-            continue
-        blocked = conflict(kept, [node], kernel, (*around, loop))
-        if blocked is not None:
-            raise Refused(f"line {blocked.node.line} needs what comes before it")
-    rest = [node for at, node in enumerate(loop.body) if at not in chosen]
-    changes_it = next((use for use in uses(rest) if use.writes and use.access.buffer in made), None)
-    if changes_it is not None:
-        raise Refused(f"line {changes_it.node.line} changes it in the loop")
-    blocked = conflict(rest, moved, kernel, (*around, loop), ((loop, 1),))
-    if blocked is not None:
-        raise Refused(f"what line {blocked.node.line} takes or makes is written in the loop")
-    changed = with_node(kernel, path, (*moved, replace(loop, body=tuple(rest))))
+        return tuple(kept)
 
-    def fewer(access: Access) -> Access:
-        if access.buffer not in made:
-            return access
-        form = access.tile[depth]
-        if form != Affine.variable(loop.variable) and form.variables - {loop.variable}:
-            raise Refused("a tile of the loop is used elsewhere")
-        return replace(access, tile=(*access.tile[:depth], *access.tile[depth + 1 :]))
-
-    return with_accesses(changed, fewer)
+    return replace(loop, body=rest(loop.body, ()))
 
 
 # --- buffers ---------------------------------------------------------------------------------------------------
@@ -341,7 +371,8 @@ def joined_tiles(kernel: LoopKernel, path: Path) -> LoopKernel:
 
     block = block_at(kernel, path)
     without = with_block(kernel, path, (*block[: path[-1]], *block[path[-1] + 1 :]))
-    placed = with_node(without, path[:-1], (node, node_at(without, path[:-1])))
+    left = node_at(without, path[:-1])
+    placed = with_node(without, path[:-1], (node, left) if len(block) > 1 else (node,))
     buffers = {**placed.buffers, node.buffer: replace(buffer, shape=shape)}
     return with_accesses(replace(placed, buffers=buffers), moved)
 
@@ -444,28 +475,26 @@ def _place_of_passes(access: Access, node: Instruction, kernel: LoopKernel) -> i
 
 def without_single_passes(kernel: LoopKernel) -> LoopKernel:
     """Loops of one pass as what they hold."""
-
-    def first(body: tuple[Node, ...], before: Path = ()) -> Path | None:
-        for path, node in paths(body, before):
-            if isinstance(node, Loop) and node.extent == Affine(1):
-                return path
-        return None
-
-    while (path := first(kernel.body)) is not None:
-        loop, depth = loop_at(kernel, path), len(loops_around(kernel, path))
-        made = allocated_in(loop.body)
-        body = substituted(loop.body, {loop.variable: loop.start})
-        kernel = with_node(kernel, path, body)
-        kernel = with_accesses(
-            kernel,
-            lambda access, made=made, depth=depth: (
-                access  # type: ignore[misc]
-                if access.buffer not in made
-                else replace(access, tile=(*access.tile[:depth], *access.tile[depth + 1 :]))
-            ),
-        )
+    while (path := _single_pass(kernel)) is not None:
+        kernel = unwrapped(kernel, path)
     return kernel
 
 
-def in_memory(kernel: LoopKernel, access: Access) -> MemoryRegion:
-    return kernel.buffers[access.buffer].region
+def _single_pass(kernel: LoopKernel) -> Path | None:
+    return next((p for p, node in paths(kernel.body) if isinstance(node, Loop) and node.extent == Affine(1)), None)
+
+
+def unwrapped(kernel: LoopKernel, path: Path) -> LoopKernel:
+    """The loop there, which has one pass, as what it holds."""
+    loop, depth = loop_at(kernel, path), len(loops_around(kernel, path))
+    if loop.extent != Affine(1):
+        raise Refused("the loop has more than one pass")
+    made = allocated_in(loop.body)
+
+    def fewer(access: Access) -> Access:
+        if access.buffer not in made:
+            return access
+        return replace(access, tile=(*access.tile[:depth], *access.tile[depth + 1 :]))
+
+    body = substituted(loop.body, {loop.variable: loop.start})
+    return with_accesses(with_node(kernel, path, body), fewer)

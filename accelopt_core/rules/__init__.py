@@ -1,0 +1,1 @@
+"""Rules: changes of a kernel's loop tree that may make it faster. One file each."""

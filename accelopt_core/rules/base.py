@@ -1,0 +1,37 @@
+"""What a rule is: it names the places where it might apply, and changes a kernel at one of them or refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from nki_sim.loop_ir.changes import Path
+from nki_sim.loop_ir.tree import LoopKernel
+
+
+@dataclass(frozen=True)
+class Site:
+    """One application of one rule to one kernel; means the same in its trees at other shapes."""
+
+    rule: str
+    path: Path
+    arguments: tuple[int | str, ...] = ()
+    what: str = ""
+    """The change in one line."""
+    line: int = 0
+
+
+class Rule(Protocol):
+    """Stateless. `name` is the technique under which memory files what came of it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        """Where it might apply, in program order; some of them will be refused."""
+        ...
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        """Raises Refused: the reason, about data and hardware, in one line."""
+        ...
