@@ -269,9 +269,11 @@ def lifted(kernel: LoopKernel, path: Path, statements: Sequence[Path]) -> LoopKe
     _does_not_vary(moved, made, loop, depth)
     inside = (*around, loop, *chain)
     kept = _without(loop, statements)
+    own_nodes = {id(node) for node, _ in walk(tuple(moved))}
+    for use in uses(kernel.body):
+        if use.writes and use.access.buffer in made and id(use.node) not in own_nodes:
+            raise Refused(f"line {use.node.line} changes it too")
     for use in uses(kept.body, (*around, kept)):
-        if use.writes and use.access.buffer in made:
-            raise Refused(f"line {use.node.line} changes it in the loop")
         for mine in uses(moved, inside):
             if (use.writes or mine.writes) and mine.access.buffer not in made and meet(use, mine, kernel, around):
                 raise Refused(f"line {use.node.line} writes what line {mine.node.line} takes")
