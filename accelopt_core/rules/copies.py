@@ -15,6 +15,7 @@ from nki_sim.loop_ir.changes import (
     loops_around,
     node_at,
     paths,
+    with_block,
     with_node,
 )
 from nki_sim.loop_ir.composing import through
