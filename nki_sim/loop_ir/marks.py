@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
-
-import numpy as np
 
 from nki_sim.session import Tracer, active
 
@@ -26,16 +23,6 @@ class MarkKind(IntEnum):
     begin = 0
     a_pass = 1
     end = 2
-
-
-@dataclass(frozen=True)
-class Marks:
-    values: np.ndarray
-    """int64 [marks, FIELDS]"""
-
-    @classmethod
-    def of(cls, tracer: Tracer) -> Marks:
-        return cls(np.array(tracer.marks, np.int64).reshape(-1, FIELDS))
 
 
 def marked(iterable: Iterable[Any], line: int) -> Iterable[Any]:
@@ -78,8 +65,13 @@ class _Wrapping(ast.NodeTransformer):
         return node
 
 
+def marked_tree(tree: ast.Module) -> ast.Module:
+    """The same with every loop's iterable wrapped, in place; `names[MARK] = marked` before it is run."""
+    wrapped: ast.Module = ast.fix_missing_locations(_Wrapping().visit(tree))
+    return wrapped
+
+
 def compiled(source: str, file: str, names: dict[str, Any]) -> Any:
     """Code that runs in `names` and tells its loops. Raises SyntaxError."""
     names[MARK] = marked
-    tree: Any = _Wrapping().visit(ast.parse(source, file))
-    return compile(ast.fix_missing_locations(tree), file, "exec")
+    return compile(marked_tree(ast.parse(source, file)), file, "exec")

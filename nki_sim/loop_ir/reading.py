@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.marks import MarkKind, Marks
+from nki_sim.loop_ir.marks import MarkKind
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, Result
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Bound, Program, Template, TensorRef
@@ -83,11 +83,11 @@ class _Numbering:
         self.allocated = total - len(self.standing)
 
 
-def _spans(marks: Marks, program: Program, numbering: _Numbering) -> _Span:
+def _spans(program: Program, numbering: _Numbering) -> _Span:
     """The whole program as a span. Raises NotReadable for marks that are out of order."""
     whole = _Span((0, len(program)), (0, numbering.allocated))
     stack: list[tuple[_Instance | None, _Span]] = [(None, whole)]
-    values = marks.values.copy()
+    values = program.marks.copy()
     values[:, 3] = numbering.before[values[:, 3]]
     for kind, line, row, buffer in values.tolist():
         if kind == MarkKind.begin:
@@ -564,11 +564,11 @@ def _fitted(
     return Affine.of(int(whole[0]), dict(zip(names, whole[1:].tolist())))
 
 
-def read(program: Program, marks: Marks) -> LoopKernel:
+def read(program: Program) -> LoopKernel:
     """The loop tree of one core's program. Raises NotReadable."""
     if program.edges:
         raise NotReadable("it orders instructions by depends_on or with_schedule")
     numbering = _Numbering(program)
     rolling = _Rolling(program, numbering)
-    form = rolling.span(_spans(marks, program, numbering))
+    form = rolling.span(_spans(program, numbering))
     return _Growing(program, rolling.row_kinds, numbering).kernel(form)
