@@ -43,12 +43,18 @@ class Refused(Exception):
 
 
 def node_at(kernel: LoopKernel, path: Path) -> Node:
+    """Raises Refused where no statement has that place."""
     body: Sequence[Node] = kernel.body
-    for step in path[:-1]:
+    node: Node | None = None
+    for step in path:
+        if node is not None and not isinstance(node, (Loop, DeviceLoop)):
+            raise Refused("no statement stands in that place")
+        body = body if node is None else node.body
+        if step >= len(body):
+            raise Refused("no statement stands in that place")
         node = body[step]
-        assert isinstance(node, (Loop, DeviceLoop))
-        body = node.body
-    return body[path[-1]]
+    assert node is not None
+    return node
 
 
 def loop_at(kernel: LoopKernel, path: Path) -> Loop:
