@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from accelopt_core.rules.base import Rule, Site
+from accelopt_core.rules.base import Rule, Site, applied
 from nki_sim.canonical import digest
 from nki_sim.capacity import check_capacity
 from nki_sim.contested import contested
@@ -140,7 +140,7 @@ class Search:
     def after(self, state: State, rule: Rule, site: Site) -> State | None:
         """None where the rule refuses at some shape, or an engine or the memory does."""
         try:
-            kernels = tuple(rule.apply(kernel, site) for kernel in state.kernels)
+            kernels = applied(rule, state.kernels, site)
         except Refused as refused:
             self.refusals[site] = str(refused)
             return None

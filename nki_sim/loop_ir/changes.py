@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Union
+from typing import Any, Union
 
 from nki_sim.errors import NkiError
 from nki_sim.loop_ir.affine import Affine
@@ -155,6 +155,17 @@ def with_accesses(kernel: LoopKernel, change: Callable[[Access], Access]) -> Loo
     return replace(kernel, body=rebuilt(kernel.body, changed), outputs=tuple(outputs))
 
 
+# --- several shapes ------------------------------------------------------------------------------------------------
+
+Kernels = tuple[LoopKernel, ...]
+"""One kernel's trees at several shapes."""
+
+
+def everywhere(change: Callable[..., LoopKernel], kernels: Kernels, *arguments: Any) -> Kernels:
+    """The change at every shape, or at none. Raises Refused."""
+    return tuple(change(kernel, *arguments) for kernel in kernels)
+
+
 # --- loops -----------------------------------------------------------------------------------------------------
 
 
@@ -179,10 +190,11 @@ def fission(kernel: LoopKernel, path: Path, at: int) -> LoopKernel:
 
 
 def split(kernel: LoopKernel, path: Path, inner: int) -> LoopKernel:
-    """The loop there as a loop over blocks of `inner` passes around one over a block's."""
+    """The loop there as a loop over blocks of `inner` passes around one over a block's; of fewer, one block of all."""
     loop = loop_at(kernel, path)
     extent = _extent(loop)
-    if inner < 2 or extent % inner or inner == extent:
+    inner = min(inner, extent)
+    if extent % inner:
         raise Refused(f"{extent} passes are not blocks of {inner}")
     if not loop.start.is_constant:
         raise Refused("the loop begins at a counter of another one")

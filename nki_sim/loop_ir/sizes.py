@@ -112,6 +112,21 @@ class Sizes:
                 return _Form(f"{name} % {tile}", dimension, tile, False)
             if tile > 1 and all(value == size // tile * tile for value, size in pairs):
                 return _Form(f"{name} // {tile} * {tile}", dimension, tile, False)
+        return self._bounded(name, dimension, pairs)
+
+    def _bounded(self, name: str, dimension: Dimension, pairs: Sequence[tuple[int, int]]) -> _Form | None:
+        """Blocks of so many tiles, or of all where there are fewer; and how many such blocks there are."""
+        most, least = max(value for value, _ in pairs), min(value for value, _ in pairs)
+        for numerator, denominator in {(value, size) for value, size in pairs if value < most}:
+            divisor = gcd(numerator, denominator)
+            times, part = numerator // divisor, denominator // divisor
+            if all(value == min(most, size * times // part) for value, size in pairs):
+                text = name if part == 1 else f"{name} // {part}"
+                return _Form(f"min({most}, {text if times == 1 else f'{text} * {times}'})", dimension, part, False)
+        for value, size in pairs:
+            tile = size // value
+            if tile > 1 and least == 1 and all(each == max(1, of // tile) for each, of in pairs):
+                return _Form(f"max(1, {name} // {tile})", dimension, tile, False)
         return None
 
     def _with_constants(self, text: str, near: Collection[str]) -> str:
