@@ -79,7 +79,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Step:
+class PricedSite:
     site: Site
     before_us: float
     after_us: float
@@ -90,7 +90,7 @@ class State:
     kernels: tuple[LoopKernel, ...]
     """At each shape; the last one is priced."""
     price: Price
-    path: tuple[Step, ...] = ()
+    path: tuple[PricedSite, ...] = ()
 
 
 @dataclass
@@ -148,7 +148,7 @@ class Search:
         price = self.price(kernels[-1])
         if price is None or not self.allowed.issuperset(price.contested):
             return None
-        return State(kernels, price, (*state.path, Step(site, state.price.latency_us, price.latency_us)))
+        return State(kernels, price, (*state.path, PricedSite(site, state.price.latency_us, price.latency_us)))
 
     def _chosen(self, children: Sequence[State]) -> list[State]:
         """The fastest of each rule first, then the fastest of all."""

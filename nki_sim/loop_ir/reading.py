@@ -145,7 +145,7 @@ IMPLICIT = frozenset({"accumulators", "state"})
 class _Form:
     """A stretch of a program: `keys` say what it is, `values` are its numbers, one after the other.
 
-    Keys: ("row", kind), ("buffer", kind), ("loop", line, keys of the body, width), ("device", number, keys, width).
+    Keys: ("row", kind, kinds of its buffers), ("buffer", kind), ("loop", line, keys of the body, width), ("device", number, keys, width).
     """
 
     keys: tuple[_Key, ...]
@@ -223,9 +223,14 @@ class _Rolling:
         return forms
 
     def _rows(self, begin: int, end: int) -> _Form:
-        values = self._data[self._starts[begin] : self._starts[end]].ravel()
-        keys = tuple(("row", kind) for kind in self._kinds[begin:end].tolist())
-        return _Form(keys, values, np.zeros(len(values), np.bool_))
+        data = self._data[self._starts[begin] : self._starts[end]]
+        of_buffers = self._buffer_kinds[data[:, 0]].tolist()
+        starts = (self._starts[begin : end + 1] - self._starts[begin]).tolist()
+        keys = tuple(
+            ("row", kind, tuple(of_buffers[first:last]))
+            for kind, first, last in zip(self._kinds[begin:end].tolist(), starts, starts[1:])
+        )
+        return _Form(keys, data.ravel(), np.zeros(2 * len(data), np.bool_))
 
     def _instance(self, instance: _Instance) -> _Form:
         if instance.device >= 0:
@@ -257,7 +262,12 @@ class _Rolling:
         if (kinds != kinds[0]).any() or (made != made[0]).any() or (at != at[0]).any():
             return None
         data = self._data[self._starts[first] : self._starts[last]].reshape(count, -1)
-        if not _is_even(data) or any(_form_of_marks(each) != _form_of_marks(passes[0]) for each in passes[1:]):
+        of_buffers = self._buffer_kinds[data[:, ::2]]
+        if (
+            not _is_even(data)
+            or (of_buffers != of_buffers[0]).any()
+            or any(_form_of_marks(each) != _form_of_marks(passes[0]) for each in passes[1:])
+        ):
             return None
         one, two = self.span(passes[0]), self.span(passes[1])
         if one.keys != two.keys or not np.array_equal(one.values[one.fixed], two.values[one.fixed]):
