@@ -107,30 +107,30 @@ def _spans(marks: Marks, program: Program, numbering: _Numbering) -> _Span:
                 stack[-1][1].inner.append(instance)
     if len(stack) != 1:
         raise NotReadable("a loop of it never ended")
+    made_at = program.allocations.allocated_at[numbering.order][: numbering.allocated]
     for number, loop in enumerate(program.loops):
-        _insert(whole, loop, number)
+        end = int(np.searchsorted(made_at, loop.end))
+        _insert(whole, loop, number, (int(numbering.numbers[loop.counter]), end))
     return whole
 
 
-def _insert(span: _Span, loop: DeviceLoopRows, number: int) -> None:
-    """The device loop, whose body was traced once, as a loop of one pass in its place."""
+def _insert(span: _Span, loop: DeviceLoopRows, number: int, buffers: tuple[int, int]) -> None:
+    """The device loop, whose body was traced once, as a loop of one pass in its place.
+
+    `buffers`: its counter, and the first that is made after it.
+    """
+    counter, end = buffers
     for instance in span.inner:
         for each in instance.passes:
-            if each.rows[0] <= loop.start and loop.end <= each.rows[1] and each.rows[0] < each.rows[1]:
-                _insert(each, loop, number)
+            if each.rows[0] <= loop.start and loop.end <= each.rows[1] and each.buffers[0] <= counter < each.buffers[1]:
+                _insert(each, loop, number, buffers)
                 return
-    body = [each for each in span.inner if loop.start <= each.begin[0] and each.end[0] <= loop.end]
-    at = next((k for k, each in enumerate(span.inner) if each.begin[0] >= loop.start), len(span.inner))
+    body = [each for each in span.inner if counter < each.begin[1] and each.end[1] <= end and each.end[0] <= loop.end]
     rest = [each for each in span.inner if each not in body]
-    low, high = span.buffers
-    buffers = (
-        max((each.end[1] for each in rest[:at]), default=low),
-        min((each.begin[1] for each in rest[at:]), default=high),
-    )
     if loop.start < span.rows[0] or span.rows[1] < loop.end:
         raise NotReadable("a device loop crosses another loop")
-    one = _Span((loop.start, loop.end), buffers, body)
-    rest.insert(at, _Instance(0, [one], number))
+    at = next((k for k, each in enumerate(rest) if each.begin > (loop.start, counter)), len(rest))
+    rest.insert(at, _Instance(0, [_Span((loop.start, loop.end), (counter + 1, end), body)], number))
     span.inner = rest
 
 
@@ -262,6 +262,8 @@ class _Rolling:
         one, two = self.span(passes[0]), self.span(passes[1])
         if one.keys != two.keys or not np.array_equal(one.values[one.fixed], two.values[one.fixed]):
             return None
+        if not one.keys:
+            return one
         return _loop(instance.line, one, two.values - one.values, 0, count)
 
 

@@ -62,9 +62,16 @@ class Sizes:
         first = known[0] if known else 0
         if all(value == first for value in known):
             return self._constant(first, near)
+        for less in (0, 1):
+            found = self._in_sizes(tuple(None if value is None else value + less for value in values), near)
+            if found is not None:
+                return f"{found} - 1" if less else found
+        raise NoForm(f"{' and '.join(map(str, known))} is no multiple or part of a parameter's size")
+
+    def _in_sizes(self, values: Values, near: Collection[str]) -> str | None:
         forms = [form for each in self.dimensions if (form := self._of(values, each)) is not None]
         if not forms:
-            raise NoForm(f"{' and '.join(map(str, known))} is no multiple or part of a parameter's size")
+            return None
         best = min(forms, key=lambda form: form.rank(near))
         self.used.add(best.of.name)
         if best.divisor > 1 and best.exact:
