@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from infra.scratch_folder import ScratchFolder
 from infra.tasks.kernel_file import surroundings_of
 from infra.tasks.seed_index import task_from_files
 from nki_sim.canonical import digest
-from nki_sim.lint import COMMON, check_source
+from nki_sim.lint import VERSIONS, check_source
 from nki_sim.loop_ir import marks
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.reading import NotReadable, read
@@ -89,10 +89,14 @@ class Row:
     """Why it cannot be read or written: about what the kernel does."""
     failed: str = ""
     """What went wrong that should not."""
+    apart: str = ""
+    """Why its shapes are not written together."""
     seconds: float = 0.0
 
     def __str__(self) -> str:
         verdict = self.failed and f"FAILED: {self.failed}" or self.refused and f"refused: {self.refused}" or "same"
+        if self.apart and verdict == "same":
+            verdict = f"same, each shape alone: {self.apart}"
         return (
             f"{self.name}: {self.rows} rows, {self.instructions} instructions in {self.loops} loops, "
             f"tree {'same' if self.tree else '-'}, text {'same' if self.text else '-'}, "
@@ -197,48 +201,59 @@ def round_trip(kernel: Kernel, folder: Path | None) -> Row:
     count_lines_of(str(kernel.file))
     sys.path.insert(0, str(kernel.package or kernel.file.parent))
     row.lines_before = len(kernel.text.splitlines())
-    trees: list[LoopKernel] = []
-    digests = []
+    shapes: list[tuple[LoopKernel, str]] = []
     try:
         for call in kernel.calls(loaded(kernel, kernel.text)):
-            program, told = traced(call)
-            row.rows = len(program)
-            if program.peers:
+            if (getattr(call.kernel, "cores", None) or 1) > 1:
                 row.refused = "it runs on two cores"
                 return row
+            program, told = traced(call)
+            row.rows = len(program)
             tree = read(program, told)
-            trees.append(tree)
-            digests.append(digest(program))
             row.instructions = sum(isinstance(node, Instruction) for node, _ in walk(tree.body))
             row.loops = sum(isinstance(node, Loop) for node, _ in walk(tree.body))
-            row.tree = digest(expand(tree)) == digests[-1]
+            row.tree = digest(expand(tree)) == digest(program)
             if not row.tree:
                 row.failed = "the tree's rows differ"
                 return row
-        source = KernelText(kernel.text, kernel.function)
-        texts = {version: written(trees, source) for version in COMMON[-1:]}
+            shapes.append((tree, digest(program)))
+        numbers = range(len(shapes))
+        try:
+            texts = {tuple(numbers): written_by_version(kernel, [tree for tree, _ in shapes])}
+        except NoForm as error:
+            row.apart = str(error)
+            texts = {(number,): written_by_version(kernel, [shapes[number][0]]) for number in numbers}
     except (NotReadable, NotWritable, NoForm) as error:
         row.refused = str(error)
         return row
-    for version, text in texts.items():
-        if folder is not None:
-            (folder / f"{''.join(c if c.isalnum() else '_' for c in kernel.name)}_{version}.py").write_text(text)
-    for text in dict.fromkeys(texts.values()):
-        found = []
-        for call in kernel.calls(loaded(kernel, text)):
-            program, _ = traced(call)
-            found.append(digest(program))
-        if found != digests:
-            row.failed = "the text's rows differ"
-            return row
-        row.lines_after = len(text.splitlines())
-    row.text = True
-    for version, text in texts.items():
-        errors = [each for each in check_source(text, version) if each.severity == "error"]
-        if errors:
-            row.failed = f"no NKI {version}: line {errors[0].line}: {errors[0].message}"
-            break
+    for group, versions in texts.items():
+        for text in dict.fromkeys(versions.values()):
+            calls = kernel.calls(loaded(kernel, text))
+            if any(digest(traced(calls[number])[0]) != shapes[number][1] for number in group):
+                row.failed = "the text's rows differ"
+            row.lines_after = len(text.splitlines())
+        for version, text in versions.items():
+            if folder is not None:
+                name = "".join(c if c.isalnum() else "_" for c in kernel.name)
+                (folder / f"{name}_{version}_{group[-1]}.py").write_text(text)
+            errors = [each for each in check_source(text, version) if each.severity == "error"]
+            if errors and not row.failed:
+                row.failed = f"no NKI {version}: line {errors[0].line}: {errors[0].message}"
+    row.text = not row.failed
     return row
+
+
+def written_by_version(kernel: Kernel, trees: Sequence[LoopKernel]) -> dict[str, str]:
+    """From the newest on, as far as NKI can say it. Raises NotWritable where no version can."""
+    texts: dict[str, str] = {}
+    for version in reversed(VERSIONS):
+        try:
+            texts[version] = written(trees, KernelText(kernel.text, kernel.function), version)
+        except NotWritable:
+            if not texts:
+                raise
+            break
+    return texts
 
 
 def _process(kernel: Callable[[], Kernel], name: str, folder: Path | None, results: Any) -> None:

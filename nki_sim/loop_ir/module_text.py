@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nki_sim.loop_ir.source import KernelText
 
@@ -107,7 +107,7 @@ def _definitions(tree: ast.Module) -> _Definitions:
     return found
 
 
-def _reached(definitions: _Definitions, roots: Iterable[str]) -> Collection[str]:
+def _reached(definitions: _Definitions, roots: Iterable[str]) -> set[str]:
     """Those that the roots name, and that these name, with the roots."""
     waiting, found = [name for name in roots if name in definitions], set[str]()
     while waiting:

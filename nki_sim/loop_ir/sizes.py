@@ -66,6 +66,11 @@ class Sizes:
             found = self._in_sizes(tuple(None if value is None else value + less for value in values), near)
             if found is not None:
                 return f"{found} - 1" if less else found
+        for each in self.dimensions:
+            apart = {value - size for value, size in zip(values, each.values) if value is not None}
+            if len(apart) == 1 and len(set(each.values)) > 1:
+                difference = apart.pop()
+                return f"{self._use(each.name)} {'-' if difference < 0 else '+'} {abs(difference)}"
         raise NoForm(f"{' and '.join(map(str, known))} is no multiple or part of a parameter's size")
 
     def _in_sizes(self, values: Values, near: Collection[str]) -> str | None:
@@ -119,6 +124,8 @@ class Sizes:
                 return _Form(f"{name} % {tile}", dimension, tile, False)
             if tile > 1 and all(value == size // tile * tile for value, size in pairs):
                 return _Form(f"{name} // {tile} * {tile}", dimension, tile, False)
+            if tile > 1 and all(value == -(-size // tile) for value, size in pairs):
+                return _Form(f"({name} + {tile - 1}) // {tile}", dimension, tile, False)
         return None
 
     def _with_constants(self, text: str, near: Collection[str]) -> str:

@@ -169,7 +169,7 @@ class _Writer:
     def _shown(self, name: str) -> list[bool]:
         """At which shapes the factor of a counter can be seen: not where its loop has one pass."""
         loops = next(each for each in self._around if each[0].variable == name)
-        return [loop.extent != Affine(1) for loop in loops]
+        return [loop.extent != Affine(1) or loop.start != Affine() for loop in loops]
 
     def _number(self, values: Sequence[int | None], line: int, tight: bool = False) -> str:
         return self.sizes.text(tuple(values), self.source.names_at.get(line, ()), tight)
