@@ -236,7 +236,9 @@ def round_trip(kernel: Kernel, folder: Path | None) -> Row:
             if folder is not None:
                 name = "".join(c if c.isalnum() else "_" for c in kernel.name)
                 (folder / f"{name}_{version}_{group[-1]}.py").write_text(text)
+            before = {each.message for each in check_source(kernel.text, version)}
             errors = [each for each in check_source(text, version) if each.severity == "error"]
+            errors = [each for each in errors if each.message not in before]
             if errors and not row.failed:
                 row.failed = f"no NKI {version}: line {errors[0].line}: {errors[0].message}"
     row.text = not row.failed

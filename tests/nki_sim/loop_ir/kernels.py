@@ -1,11 +1,10 @@
 """Kernels as people write them: helpers, classes, lists of tiles, registers, loops on the device. Not run as it stands:
 its text is compiled with marks."""
 
-import numpy as np
-
 import nki
 import nki.isa as nisa
 import nki.language as nl
+import numpy as np
 
 TILE = 128
 

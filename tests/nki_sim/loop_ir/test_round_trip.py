@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from nki_sim.loop_ir.spelling import NotWritable
 from nki_sim.loop_ir.tree import Instruction, LoopKernel, walk
 from nki_sim.loop_ir.writing import written
 from nki_sim.program import Program
-from nki_sim.session import TensorSpec, Tracer
+from nki_sim.session import TensorSpec, Tracer, count_lines_of
 
 KERNELS = Path(__file__).with_name("kernels.py")
 
@@ -95,42 +96,87 @@ def traced(text: str, function: str, arguments: Sequence[Any]) -> tuple[Program,
     return program, read(program, marks.Marks.of(tracers[0]))
 
 
-def same_again(text: str, function: str, shapes: Sequence[Sequence[Any]], version: str) -> list[LoopKernel]:
-    """The trees, of which text has the same rows at each shape."""
-    programs, trees = zip(*(traced(text, function, arguments) for arguments in shapes))
-    for program, tree in zip(programs, trees):
-        assert digest(expand(tree)) == digest(program)
-    made = written(trees, KernelText(text, function), version)
-    for program, arguments in zip(programs, shapes):
-        assert digest(traced(made, function, arguments)[0]) == digest(program), made
+@dataclass(frozen=True)
+class Shape:
+    """A kernel at one shape."""
+
+    arguments: Sequence[Any]
+    program: Program
+    tree: LoopKernel
+
+
+def read_at(text: str, function: str, shapes: Sequence[Sequence[Any]]) -> list[Shape]:
+    """Each tree's rows are the kernel's."""
+    found = [Shape(arguments, *traced(text, function, arguments)) for arguments in shapes]
+    for shape in found:
+        assert digest(expand(shape.tree)) == digest(shape.program)
+    return found
+
+
+def check_text(text: str, function: str, shapes: Sequence[Shape], version: str) -> None:
+    """What is written of the trees has the same rows at each shape, and is valid NKI of that version."""
+    made = written([shape.tree for shape in shapes], KernelText(text, function), version)
+    for shape in shapes:
+        assert digest(traced(made, function, shape.arguments)[0]) == digest(shape.program), made
     assert [each for each in check_source(made, version) if each.severity == "error"] == [], made
-    return list(trees)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.function)
 def test_kernels_as_people_write_them(example: Example) -> None:
     text = alone(example.function)
-    trees = same_again(text, example.function, example.shapes, VERSIONS[-1])
-    found = sum(isinstance(node, Instruction) for node, _ in walk(trees[0].body))
+    shapes = read_at(text, example.function, example.shapes)
+    found = sum(isinstance(node, Instruction) for node, _ in walk(shapes[0].tree.body))
     assert found == example.instructions
-    same_again(text, example.function, example.shapes[:1], example.since)
+    check_text(text, example.function, shapes, VERSIONS[-1])
+    check_text(text, example.function, shapes[:1], example.since)
     if example.since != VERSIONS[0]:
         before = VERSIONS[VERSIONS.index(example.since) - 1]
         with pytest.raises(NotWritable, match=example.since):
-            written(trees, KernelText(text, example.function), before)
+            written([shapes[0].tree], KernelText(text, example.function), before)
 
 
 @pytest.mark.parametrize("seed", seed_index(), ids=lambda seed: seed.name)
 def test_seeds(seed: Any) -> None:
     task = load_seed(seed.name).task()
-    shapes = []
-    for preset in task.presets[:2]:
-        reference = Reference(task, preset)
-        shapes.append([_spec(each) for each in reference.kernel_arguments(reference.inputs(0))])
     text = load_seed(seed.name).kernel_source
-    same_again(text, "kernel", shapes, VERSIONS[-1])
-    for arguments in shapes:
-        same_again(text, "kernel", [arguments], "0.3")
+    references = [Reference(task, preset) for preset in task.presets[:2]]
+    arguments = [list(map(_spec, each.kernel_arguments(each.inputs(0)))) for each in references]
+    shapes = read_at(text, "kernel", arguments)
+    check_text(text, "kernel", shapes, VERSIONS[-1])
+    for shape in shapes:
+        check_text(text, "kernel", [shape], VERSIONS[1])
+
+
+def test_marks_in_neighbours(tmp_path: Path) -> None:
+    """Loops of a helper in another file are loops of the tree, and nothing is named after that file's lines."""
+    (tmp_path / "helpers_of_a_kernel.py").write_text(
+        "import nki.isa as nisa\nimport nki.language as nl\n\n\ndef copied(x, out, size):\n"
+        "    for theirs in range(x.shape[0] // size):\n"
+        "        unlike = nl.ndarray((size, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)\n"
+        "        nisa.dma_copy(dst=unlike, src=x[theirs * size : (theirs + 1) * size, :])\n"
+        "        nisa.dma_copy(dst=out[theirs * size : (theirs + 1) * size, :], src=unlike)\n"
+    )
+    text = (
+        "import nki\nimport nki.language as nl\nfrom helpers_of_a_kernel import copied\n\n\ndef unused(x):\n"
+        "    return nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)\n\n\n@nki.jit\ndef kernel(x):\n"
+        "    out = unused(x)\n    copied(x, out, 128)\n    return out\n"
+    )
+    with (
+        patch.object(sys, "path", [str(tmp_path), *sys.path]),
+        marks.imported([tmp_path], {}),
+        patch.dict(sys.modules),
+    ):
+        count_lines_of("kernel.py")
+        try:
+            (shape,) = read_at(text, "kernel", [[f32(1024, 64)]])
+            assert [type(node).__name__ for node in shape.tree.body] == ["Allocate", "Loop"]
+            check_text(text, "kernel", [shape], VERSIONS[-1])
+        finally:
+            count_lines_of("")
+        made = written([shape.tree], KernelText(text, "kernel"))
+    assert "theirs" not in made
+    assert "unlike" not in made
+    assert "def unused" not in made
 
 
 def _spec(argument: Any) -> Any:
