@@ -265,7 +265,7 @@ class _Writer:
     def _pattern(self, accesses: Sequence[Access], buffers: Sequence[Buffer], line: int) -> list[str]:
         rank = _alike("a pattern's rank", [len(each.pattern) for each in accesses])
         pairs = ", ".join(
-            f"[{self._number([each.pattern[at][0] for each in accesses], line)}, "
+            f"[{self._number([_stride(each, at) for each in accesses], line)}, "
             f"{self._number([each.pattern[at][1] for each in accesses], line)}]"
             for at in range(rank)
         )
@@ -291,11 +291,14 @@ class _Writer:
             shapes.append(None if plain else (extent, stride))
         if any(shape is not None for shape in shapes):
             sizes = [0 if shape is None else shape[0] * shape[1] for shape in shapes]
-            if dim or sizes != [_elements(buffer) for buffer in buffers]:
-                raise NotWritable(f"line {line}: an index steps by no dimension of {base}")
             rows = self._number([shape[0] for shape in shapes if shape], line)
             columns = self._number([shape[1] for shape in shapes if shape], line)
-            base = f"{base}.reshape(({rows}, {columns}))"
+            if not dim and sizes == [_elements(buffer) for buffer in buffers]:
+                base = f"{base}.reshape(({rows}, {columns}))"
+            elif all(access.dtype == buffer.dtype for access, buffer in zip(accesses, buffers)):
+                base = f"{base}.ap(pattern=[{'[1, 1], ' * dim}[{columns}, {rows}]])"
+            else:
+                raise NotWritable(f"line {line}: an index steps by no dimension of {base}")
         if dim or kind == "scalar":
             parts.append(f"indirect_dim={dim}")
         return f"{base}.ap({', '.join(parts)})"
@@ -652,6 +655,12 @@ def _end_of_header(text: Sequence[str], first: int, body: int) -> int:
 
 def _reaches_the_end(index: Index) -> bool:
     return index.start.constant + (index.count or 1) * index.step >= index.size
+
+
+def _stride(access: Access, at: int) -> int:
+    """Of a dimension of its pattern; of rows that an index chooses, what one index more is."""
+    steer = access.indirection
+    return steer[1] if at == 0 and steer is not None and steer[0] == "vector" else access.pattern[at][0]
 
 
 def _elements(buffer: Buffer) -> int:

@@ -141,6 +141,9 @@ def registers(x, index):
     nisa.dma_copy(dst=rows, src=index[0:TILE, 0:1])
     gathered = nl.ndarray((TILE, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=gathered, src=x.ap([[x.shape[1], TILE], [1, x.shape[1]]], vector_offset=rows))
+    middle = x[TILE : 3 * TILE, :]
+    nisa.dma_copy(dst=tile, src=middle.ap([[x.shape[1], TILE], [1, x.shape[1]]], vector_offset=rows))
+    nisa.tensor_copy(dst=gathered[:, 0:1], src=tile.select(1, at))
     store(out, 1, gathered)
     again = nisa.register_alloc(5)
     nisa.register_move(dst=at, src=again)

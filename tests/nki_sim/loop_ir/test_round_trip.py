@@ -58,7 +58,7 @@ EXAMPLES = (
     Example("groups", ((f32(8, 128, 64), f32(2, 128, 64)), (f32(16, 128, 64), f32(4, 128, 64))), 4),
     Example("constants", ((f32(128, 64),),), 7),
     Example("views", ((f32(128, 64),), (f32(128, 128),)), 7),
-    Example("registers", ((f32(512, 64), i32(128, 1)),), 12),
+    Example("registers", ((f32(512, 64), i32(128, 1)),), 14),
     Example("device_loop", ((f32(512, 256),), (f32(1024, 512),)), 3),
     Example("while_loop", ((f32(128, 64), i32(1, 1)),), 7, since="0.6"),
     Example("scalars", ((f32(512, 64), i32(1, 4)),), 12, since="0.7"),
