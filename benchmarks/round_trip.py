@@ -47,7 +47,7 @@ from nki_sim.loop_ir.spelling import NotWritable
 from nki_sim.loop_ir.tree import Instruction, Loop, LoopKernel, walk
 from nki_sim.loop_ir.writing import written
 from nki_sim.program import Program
-from nki_sim.session import Tracer, count_lines_of
+from nki_sim.session import count_lines_of
 
 LIBRARY = Path("src/nkilib_src")
 """The library's folder that its imports begin at."""
@@ -183,17 +183,8 @@ def loaded(kernel: Kernel, text: str) -> Any:
     return names[kernel.function]
 
 
-def traced(call: Call) -> tuple[Program, marks.Marks]:
-    tracers: list[Tracer] = []
-    made = Tracer.__init__
-
-    def init(self: Tracer, *arguments: Any, **keywords: Any) -> None:
-        made(self, *arguments, **keywords)
-        tracers.append(self)
-
-    with patch.object(Tracer, "__init__", init):
-        program = nki_sim.trace(call.kernel, *call.arguments, **call.keywords)
-    return program, marks.Marks.of(tracers[0])
+def traced(call: Call) -> Program:
+    return nki_sim.trace(call.kernel, *call.arguments, **call.keywords)
 
 
 def round_trip(kernel: Kernel, folder: Path | None) -> Row:
@@ -207,9 +198,9 @@ def round_trip(kernel: Kernel, folder: Path | None) -> Row:
             if (getattr(call.kernel, "cores", None) or 1) > 1:
                 row.refused = "it runs on two cores"
                 return row
-            program, told = traced(call)
+            program = traced(call)
             row.rows = len(program)
-            tree = read(program, told)
+            tree = read(program)
             row.instructions = sum(isinstance(node, Instruction) for node, _ in walk(tree.body))
             row.loops = sum(isinstance(node, Loop) for node, _ in walk(tree.body))
             row.tree = digest(expand(tree)) == digest(program)
@@ -229,7 +220,7 @@ def round_trip(kernel: Kernel, folder: Path | None) -> Row:
     for group, versions in texts.items():
         for text in dict.fromkeys(versions.values()):
             calls = kernel.calls(loaded(kernel, text))
-            if any(digest(traced(calls[number])[0]) != shapes[number][1] for number in group):
+            if any(digest(traced(calls[number])) != shapes[number][1] for number in group):
                 row.failed = "the text's rows differ"
             row.lines_after = len(text.splitlines())
         for version, text in versions.items():

@@ -28,6 +28,11 @@ from nki_sim.documents import ErrorDocument, as_json, check_document, profile_do
 from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiError
 from nki_sim.executor import execute_counting
+from nki_sim.loop_ir.reading import NotReadable, read
+from nki_sim.loop_ir.sizes import NoForm
+from nki_sim.loop_ir.source import KernelText
+from nki_sim.loop_ir.spelling import NotWritable
+from nki_sim.loop_ir.writing import written
 from nki_sim.machine import DEFAULT_MACHINE, MACHINES, machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.migrate import command
@@ -87,7 +92,7 @@ def _complain(problem: str, status: int, document: TextIO | None) -> int:
 
 def parser(program: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=program, description="NKI kernels on a CPU.")
-    commands = made.add_subparsers(required=True, metavar="run|check|trace|profile|migrate")
+    commands = made.add_subparsers(required=True, metavar="run|check|trace|normal|profile|migrate")
     run = commands.add_parser("run", help="run a kernel on arrays and print or save its outputs")
     _kernel_options(run)
     run.add_argument(
@@ -112,6 +117,12 @@ def parser(program: str) -> argparse.ArgumentParser:
     trace.add_argument("--save", metavar="FILE", type=Path, help="write the program instead of printing it")
     trace.add_argument("--limit", type=int, default=100, help="instructions printed (default %(default)s)")
     trace.set_defaults(action=_trace)
+    normal = commands.add_parser("normal", help="print a kernel as loops over plain instructions, at these shapes")
+    _kernel_options(normal)
+    normal.add_argument(
+        "--problem", metavar="REF.py", type=Path, help="reference module whose get_inputs gives the arguments"
+    )
+    normal.set_defaults(action=_normal)
     profile = commands.add_parser("profile", help="predict how long a kernel takes, and where")
     _kernel_options(profile)
     profile.add_argument(
@@ -170,8 +181,8 @@ def _file_and_function(kernel: Path) -> tuple[Path, str]:
     return Path(text + ".py" if wanted else text), wanted
 
 
-def _load(options: argparse.Namespace) -> Any:
-    """The kernel: the named function, or the only one decorated with nki.jit."""
+def _load(options: argparse.Namespace, marks: bool = False) -> Any:
+    """The kernel: the named function, or the only one decorated with nki.jit. `marks`: as of `module_of`."""
     nki_sim.install()
     from nki_sim.nki import Kernel  # only once `import nki` means the simulator
 
@@ -179,7 +190,7 @@ def _load(options: argparse.Namespace) -> Any:
     if not path.is_file():
         raise UsageError(f"no kernel file {path}")
     sys.path.insert(0, str(path.parent))
-    module = module_of(path, path.stem)
+    module = module_of(path, path.stem, marks)
     kernels = {name: value for name, value in vars(module).items() if isinstance(value, Kernel)}
     if wanted:
         found = getattr(module, wanted, None)
@@ -347,8 +358,8 @@ def _found_in_the_trace(options: argparse.Namespace, path: Path, source: str) ->
     return [lint.Finding(doubt.rule, doubt.line, doubt.message, doubt.remedy) for doubt in doubts]
 
 
-def _traced(options: argparse.Namespace) -> Program:
-    kernel = _load(options)
+def _traced(options: argparse.Namespace, marks: bool = False) -> Program:
+    kernel = _load(options, marks)
     if getattr(options, "problem", None) is not None:
         tensors = _problem_specs(options.problem)
     else:
@@ -391,6 +402,18 @@ def _migrate(options: argparse.Namespace) -> int:
         print(migration.source)
     print(command.report(options.kernel, dialect, migration), file=sys.stderr)
     return migration.exit_code()
+
+
+def _normal(options: argparse.Namespace) -> int:
+    program = _traced(options, marks=True)
+    path, _ = _file_and_function(options.kernel)
+    try:
+        text = written([read(program)], KernelText(path.read_text(encoding="utf-8"), program.kernel_name))
+    except (NotReadable, NotWritable, NoForm) as error:
+        print(f"{path} has no normal form: {error}", file=sys.stderr)
+        return 1
+    print(text, end="")
+    return 0
 
 
 def _profile(options: argparse.Namespace, document: TextIO | None = None) -> int:

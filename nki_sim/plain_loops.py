@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from nki_sim.loop_ir.marks import MARK
+
 REPEATED = "__nki_sim_repeated__"
 """What the iterable of a plain loop is wrapped in."""
 
@@ -188,7 +190,7 @@ class _Body:
     def _item_of(self, node: ast.expr, names: _Names) -> _Value:
         """Of an iterable that is the same in every pass."""
         over = _range_of(node)
-        value = self.value(node if over is None else over, names)
+        value = self.value(_bare(node) if over is None else over, names)
         if over is not None:
             return _NUMBER
         if value.varies and value.kind is not Kind.list:
@@ -551,8 +553,16 @@ def needs_of(loop: ast.For) -> Needs:
     return body.needs
 
 
+def _bare(node: ast.expr) -> ast.expr:
+    """An iterable without the mark of its loop."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == MARK:
+        return node.args[0]
+    return node
+
+
 def _range_of(node: ast.expr) -> ast.Call | None:
     """What is called for a range, wrapped or not."""
+    node = _bare(node)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == REPEATED:
         node = node.args[0]
     return node if isinstance(node, ast.Call) and _last_name(node.func) in RANGES else None

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from nki_sim.loop_ir.marks import compiled as marked
+
 
 class BadProblem(Exception):
     """The reference module cannot be used; the line says why."""
@@ -35,15 +37,20 @@ _MEANT = {
 }
 
 
-def module_of(path: Path, name: str) -> ModuleType:
+def module_of(path: Path, name: str, marks: bool = False) -> ModuleType:
     """The file's text as it is now, executed as a module of that name; raises whatever the file does.
+
+    `marks`: its loops tell a tracer where they begin, go on and end (`loop_ir.marks`).
 
     Python's cached bytecode is neither read nor written: it takes a text for its predecessor where a second edit of
     equal length falls into the same second.
     """
     module = ModuleType(name)
     module.__file__ = str(path)
-    exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    if marks:
+        exec(marked(path.read_text(encoding="utf-8"), str(path), module.__dict__), module.__dict__)
+    else:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
     return module
 
 

@@ -9,7 +9,7 @@ operand). A program can be stored, shipped, executed on arrays and timed without
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property
 from math import prod
@@ -233,6 +233,8 @@ class Uses:
     """Those of them that are written."""
 
 
+NO_MARKS = np.zeros((0, 4), np.int64)
+
 _SITE = itemgetter(*map(Allocation._fields.index, ("region", "shape", "dtype", "line", "address")))
 
 
@@ -260,6 +262,9 @@ class Program:
     loops: tuple[Loop, ...] = ()
     peers: tuple[Program, ...] = ()
     """With LNC 2: the other core's program. The nth shared_hbm buffer of every core is the same memory."""
+    marks: np.ndarray = field(default_factory=lambda: NO_MARKS)
+    """int64 [marks, 4]: where the kernel's own loops begin, go on and end (`loop_ir.marks`); a hint, and none of it is
+    part of what the program does."""
 
     def __len__(self) -> int:
         return len(self.template_ids)
@@ -285,6 +290,7 @@ class Program:
                 if first_copy[edge.before] >= 0 and first_copy[edge.after] >= 0
             ),
             "loops": (),
+            "marks": NO_MARKS,
         }
         return Program(**{f.name: changed.get(f.name, getattr(self, f.name)) for f in fields(Program)})
 

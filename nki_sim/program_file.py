@@ -31,7 +31,7 @@ from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.opcodes import OPCODES
 from nki_sim.operands import check_operands
 from nki_sim.passes import LOOPS_DEEP, MOST_ROWS, loops_inside
-from nki_sim.program import Bound, Edge, Engine, Loop, Operand, Program, Template, TensorRef
+from nki_sim.program import NO_MARKS, Bound, Edge, Engine, Loop, Operand, Program, Template, TensorRef
 from nki_sim.stream import check_first_contents, check_stream, span
 
 FORMAT_VERSION = 5
@@ -58,6 +58,8 @@ _ARRAYS = {
     "allocation_kinds": "<i4",
     "allocated_at": "<i8",
 }
+_MARKS = "marks"
+"""An array that may be missing: a program whose loops nobody marked is one all the same."""
 _INT_LIMIT = 1 << 48
 _HEADER = {"version", "kernel_name", "machine", "source_file", "returns_tuple", *_ENTRIES}
 
@@ -102,6 +104,8 @@ def _dumps(program: Program) -> bytes:
             ),
         )
     ]
+    if len(program.marks):
+        arrays.append((_MARKS, np.ascontiguousarray(program.marks, "<i8")))
     for number in sorted(program.constants):
         contents = np.ascontiguousarray(program.constants[number]).reshape(-1).view(np.uint8)
         arrays.append((f"constant {number}", contents))
@@ -175,6 +179,7 @@ def _loads(data: bytes, machine: str | None, may_have_peers: bool) -> Program:
         source_file=reader.text("source_file"),
         loops=_loops(reader.list("loops"), count, allocations),
         peers=tuple(_peers(arrays, machine or named, may_have_peers)),
+        marks=_marks(arrays, count, len(allocations)),
     )
     if not program.returns_tuple and len(program.outputs) > 1:
         raise ProgramFormatError(f"{len(program.outputs)} outputs, but it returns no tuple")
@@ -309,8 +314,8 @@ def _arrays(reader: _Reader, data: bytes, at: int) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for entry in reader.list("arrays"):
         name, kind, shape = _fields(entry, (str, str, list), "array")
-        expected = _ARRAYS.get(name, "|u1")
-        known = name in _ARRAYS or name.startswith(("constant ", "peer "))
+        expected = "<i8" if name == _MARKS else _ARRAYS.get(name, "|u1")
+        known = name in _ARRAYS or name == _MARKS or name.startswith(("constant ", "peer "))
         if kind != expected or name in found or not known:
             raise ProgramFormatError(f"array {name!r} of type {kind!r} does not belong here")
         if len(shape) > 2 or any(type(n) is not int or not 0 <= n < _INT_LIMIT for n in shape):
@@ -327,6 +332,18 @@ def _arrays(reader: _Reader, data: bytes, at: int) -> dict[str, np.ndarray]:
     if missing:
         raise ProgramFormatError(f"array {missing[0]!r} is missing")
     return found
+
+
+def _marks(arrays: dict[str, np.ndarray], rows: int, buffers: int) -> np.ndarray:
+    """A forged one makes a loop tree that is not this program's, which whoever reads one finds out."""
+    marks = arrays.get(_MARKS, NO_MARKS)
+    if marks.ndim != 2 or marks.shape[1] != NO_MARKS.shape[1] or len(marks) > MOST_OPERANDS:
+        raise ProgramFormatError("the marks of its loops have another form")
+    kinds, lines, at = marks[:, 0], marks[:, 1], marks[:, 2:]
+    within = (at >= 0).all() and (at <= (rows, buffers)).all() and (np.diff(at, axis=0) >= 0).all()
+    if not within or (kinds < 0).any() or (kinds > 2).any() or (np.abs(lines) > _INT_LIMIT).any():
+        raise ProgramFormatError("the marks of its loops are out of order")
+    return marks
 
 
 def _constants(arrays: dict[str, np.ndarray], allocations: Allocations) -> dict[int, np.ndarray]:

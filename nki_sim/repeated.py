@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim.allocations import Stretch
+from nki_sim.loop_ir.marks import FIELDS, MARK, marked, marked_tree
 from nki_sim.plain_loops import REPEATED, VIEWS, Needs, NotPlain, needs_of, wrapped
 from nki_sim.session import Tracer, active
 from nki_sim.tensor import NkiTensor
@@ -48,6 +49,7 @@ def compiled(source: str, file: str, names: dict[str, Any]) -> Any:
         return _repeated(passes, needs)
 
     names[REPEATED] = repeated
+    names[MARK] = marked
     return code
 
 
@@ -56,7 +58,7 @@ def _code(source: str, file: str) -> tuple[CodeType, tuple[_Loop, ...]]:
     """A kernel is traced at one shape after the other, each time in names of its own: its text is read once."""
     tree = ast.parse(source, file)
     loops = tuple(_Loop(node) for node in wrapped(tree))
-    return compile(tree, file, "exec"), loops
+    return compile(marked_tree(tree), file, "exec"), loops
 
 
 def gave_rise_to(error: BaseException) -> bool:
@@ -104,7 +106,7 @@ def _repeated(passes: range, needs: Needs) -> Iterator[int]:
         if step is None:
             break
         skipped = len(turns) - ran - last
-        step.write(tracer, skipped)
+        step.write(tracer, skipped, marks[-2])
         before = _Mark.of(tracer)
         yield from turns[-last]
         if step.is_next(tracer, before, skipped + 1):
@@ -118,7 +120,9 @@ def _repeated(passes: range, needs: Needs) -> Iterator[int]:
 def _turns(passes: range, needs: Needs) -> Sequence[range] | None:
     """Passes that go on evenly, one turn to the next; what is left at the end is in none. None: the loop is not plain
     with the values that its names have, or too short."""
-    frame = sys._getframe(2)  # of the function that the loop is in
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename == marked.__code__.co_filename and frame.f_back is not None:
+        frame = frame.f_back  # of the function that the loop is in, which asks by way of its mark
     if not _hold(needs, passes, frame):
         return None
     try:  # of names that are known to be integers by now
@@ -142,6 +146,8 @@ class _Mark:
     operands: int
     allocations: int
     templates: int
+    marks: int
+    """Of loops, of which nothing that is recorded depends on any."""
     others: tuple[int, ...]
     """Of what no plain pass adds to."""
 
@@ -151,15 +157,16 @@ class _Mark:
         kept = len(tracer.cache), len(tracer.constants)
         others = len(tracer.edges), len(tracer.loops), named, *kept, NkiTensor.counted_from_end
         return cls(
-            len(tracer.template_ids), len(tracer.operand_data), len(tracer.allocations), len(tracer.templates), others
-        )
+            len(tracer.template_ids), len(tracer.operand_data), len(tracer.allocations), len(tracer.templates),
+            len(tracer.marks), others,
+        )  # fmt: skip
 
     def go_back(self, tracer: Tracer, cache: dict[Any, NkiTensor], constants: dict[int, np.ndarray]) -> None:
         """To what was recorded then. cache, constants: as they were then."""
         edges, loops, *_ = self.others
         recorded: tuple[tuple[Any, int], ...] = (
             (tracer.template_ids, self.rows), (tracer.operand_data, self.operands),
-            (tracer.edges, edges), (tracer.loops, loops),
+            (tracer.edges, edges), (tracer.loops, loops), (tracer.marks, self.marks),
         )  # fmt: skip
         for each, length in recorded:
             del each[length:]
@@ -196,12 +203,15 @@ class _Step:
             return None
         return cls(after.templates, after.operands, after.operands - before.operands, after.allocations)
 
-    def write(self, tracer: Tracer, passes: int) -> None:
-        """So many passes more."""
+    def write(self, tracer: Tracer, passes: int, since: _Mark) -> None:
+        """So many passes more than the one that was recorded since then."""
         tracer.template_ids.frombytes(np.tile(self.templates, passes).tobytes())
         numbers = np.arange(1, passes + 1)[:, None]
         tracer.operand_data.frombytes((self.operands + numbers * self.further).tobytes())
         tracer.allocations.repeat(self.allocations, len(self.templates), passes)
+        marks = np.array(tracer.marks[since.marks :], np.int64).reshape(-1, FIELDS)
+        further = np.array([0, 0, len(self.templates), len(self.allocations)], np.int64)
+        tracer.marks.frombytes((marks + numbers[:, :, None] * further).tobytes())
 
     def is_next(self, tracer: Tracer, mark: _Mark, number: int) -> bool:
         """Is what was recorded since then the pass of that number, counted from the one that this was taken from?"""

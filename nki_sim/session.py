@@ -288,6 +288,7 @@ class Tracer:
             tuple(self.edges),
             source_file,
             tuple(sorted(reversed(self.loops), key=lambda loop: (loop.start, -loop.end))),
+            marks=np.array(self.marks, np.int64).reshape(-1, 4),
         )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from nki_sim.loop_ir.changes import Path
+from nki_sim.loop_ir.changes import Kernels, Path, everywhere
 from nki_sim.loop_ir.tree import LoopKernel
 
 
@@ -35,3 +35,19 @@ class Rule(Protocol):
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         """Raises Refused: the reason, about data and hardware, in one line."""
         ...
+
+
+@runtime_checkable
+class Composite(Protocol):
+    """A rule that does as much as it can, which has to be the same at every shape."""
+
+    def together(self, kernels: Kernels, site: Site) -> Kernels:
+        """As `apply`, of one kernel's trees at several shapes."""
+        ...
+
+
+def applied(rule: Rule, kernels: Kernels, site: Site) -> Kernels:
+    """At every shape. Raises Refused where one of them refuses."""
+    if isinstance(rule, Composite):
+        return rule.together(kernels, site)
+    return everywhere(rule.apply, kernels, site)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from accelopt_core.rules.base import Site
-from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
+    Kernels,
     Path,
     Refused,
+    everywhere,
     fission,
     joined_tiles,
     loop_at,
@@ -29,52 +30,62 @@ class Group:
         for path, node in paths(kernel.body):
             if isinstance(node, Loop) and node.extent.is_constant and node.extent.constant > 1:
                 count = node.extent.constant
-                for block in _divisors(count):
-                    yield Site(
-                        self.name, path, (block,), f"{block} of {count} passes of line {node.site} at once", node.site
-                    )
+                for block in blocks_of(count):
+                    yield Site(self.name, path, (block,), f"{block} passes of line {node.site} at once", node.site)
+                if count <= MOST_PASSES:
+                    yield Site(self.name, path, (ALL,), f"all passes of line {node.site} at once", node.site)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        block = int(site.arguments[0])
-        path = site.path
-        if loop_at(kernel, path).extent != Affine(block):
-            kernel = split(kernel, path, block)
-            path = (*path, 0)
-        return grouped(kernel, path)
+        return self.together((kernel,), site)[0]
+
+    def together(self, kernels: Kernels, site: Site) -> Kernels:
+        kernels, path = in_blocks(kernels, site.path, site.arguments[0])
+        return grouped(kernels, path)
 
 
-def _divisors(count: int) -> list[int]:
-    return [n for n in range(2, min(count, MOST_PASSES) + 1) if count % n == 0 and (n & (n - 1) == 0 or n == count)]
+ALL = "all"
 
 
-def grouped(kernel: LoopKernel, path: Path) -> LoopKernel:
+def blocks_of(count: int) -> list[int]:
+    """Sizes of blocks that so many passes are cut into."""
+    return [n for n in (2, 4, 8, 16, 32, 64) if count % n == 0 and n < count]
+
+
+def in_blocks(kernels: Kernels, path: Path, block: int | str) -> tuple[Kernels, Path]:
+    """The loop there in blocks of so many passes, and the place of the loop over a block's."""
+    if block == ALL:
+        return kernels, path
+    return everywhere(split, kernels, path, int(block)), (*path, 0)
+
+
+def grouped(kernels: Kernels, path: Path) -> Kernels:
     """The passes of the loop there at once, statement by statement, as far as that is possible.
 
     Raises Refused where it is for none.
     """
     at = 0
-    while at < len(loop_at(kernel, path).body):
-        if isinstance(loop_at(kernel, path).body[at], Allocate):
-            if len(loop_at(kernel, path).body) == 1:
+    while at < len(loop_at(kernels[0], path).body):
+        if isinstance(loop_at(kernels[0], path).body[at], Allocate):
+            if len(loop_at(kernels[0], path).body) == 1:
                 raise Refused("nothing is done in the loop")
-            kernel = joined_tiles(kernel, (*path, at))
+            kernels = everywhere(joined_tiles, kernels, (*path, at))
             path = (*path[:-1], path[-1] + 1)
         else:
             at += 1
     parts = 1
-    for cut in range(len(loop_at(kernel, path).body) - 1, 0, -1):
+    for cut in range(len(loop_at(kernels[0], path).body) - 1, 0, -1):
         try:
-            kernel = fission(kernel, path, cut)
+            kernels = everywhere(fission, kernels, path, cut)
             parts += 1
         except Refused:
             continue
     done, reason = 0, ""
     for number in range(parts):
         try:
-            kernel = merged(kernel, (*path[:-1], path[-1] + number))
+            kernels = everywhere(merged, kernels, (*path[:-1], path[-1] + number))
             done += 1
         except Refused as error:
             reason = str(error)
     if not done:
         raise Refused(reason)
-    return kernel
+    return kernels

@@ -39,7 +39,7 @@ class Lift:
             inner = block[step]
             assert isinstance(inner, Loop)
             block = inner.body
-        chosen = _what_makes(block, node.buffer)
+        chosen = what_makes(block, node.buffer)
         return lifted(kernel, site.path, [(*place[:-1], at) for at in chosen])
 
 
@@ -50,7 +50,7 @@ def _blocks(body: tuple[Node, ...], before: Path = ()) -> Iterator[tuple[Path, t
             yield from _blocks(node.body, (*before, at))
 
 
-def _what_makes(block: Sequence[Node], buffer: int) -> list[int]:
+def what_makes(block: Sequence[Node], buffer: int) -> list[int]:
     """The statements of a block that make a buffer, those that fill it, and whatever these need of the block's own."""
     makers = {node.buffer: at for at, node in enumerate(block) if isinstance(node, Allocate)}
     writers: dict[int, set[int]] = {}

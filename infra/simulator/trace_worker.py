@@ -185,13 +185,15 @@ def _module_alone(source: Path, text: str, few_passes: bool) -> Any:
     import types
 
     from nki_sim import repeated
+    from nki_sim.loop_ir import marks
 
     module = types.ModuleType("candidate")
     module.__file__ = str(source)
     sys.modules["candidate"] = module
     linecache.cache[str(source)] = (len(text), None, text.splitlines(True), str(source))
     names = module.__dict__
-    exec(repeated.compiled(text, str(source), names) if few_passes else compile(text, str(source), "exec"), names)
+    compiled = repeated.compiled if few_passes else marks.compiled
+    exec(compiled(text, str(source), names), names)
     return module
 
 

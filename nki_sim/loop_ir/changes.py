@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Union
+from typing import Any, Union
 
 from nki_sim.errors import NkiError
 from nki_sim.loop_ir.affine import Affine
@@ -43,12 +43,18 @@ class Refused(Exception):
 
 
 def node_at(kernel: LoopKernel, path: Path) -> Node:
+    """Raises Refused where no statement has that place."""
     body: Sequence[Node] = kernel.body
-    for step in path[:-1]:
+    node: Node | None = None
+    for step in path:
+        if node is not None and not isinstance(node, (Loop, DeviceLoop)):
+            raise Refused("no statement stands in that place")
+        body = body if node is None else node.body
+        if step >= len(body):
+            raise Refused("no statement stands in that place")
         node = body[step]
-        assert isinstance(node, (Loop, DeviceLoop))
-        body = node.body
-    return body[path[-1]]
+    assert node is not None
+    return node
 
 
 def loop_at(kernel: LoopKernel, path: Path) -> Loop:
@@ -149,6 +155,17 @@ def with_accesses(kernel: LoopKernel, change: Callable[[Access], Access]) -> Loo
     return replace(kernel, body=rebuilt(kernel.body, changed), outputs=tuple(outputs))
 
 
+# --- several shapes ------------------------------------------------------------------------------------------------
+
+Kernels = tuple[LoopKernel, ...]
+"""One kernel's trees at several shapes."""
+
+
+def everywhere(change: Callable[..., LoopKernel], kernels: Kernels, *arguments: Any) -> Kernels:
+    """The change at every shape, or at none. Raises Refused."""
+    return tuple(change(kernel, *arguments) for kernel in kernels)
+
+
 # --- loops -----------------------------------------------------------------------------------------------------
 
 
@@ -173,10 +190,11 @@ def fission(kernel: LoopKernel, path: Path, at: int) -> LoopKernel:
 
 
 def split(kernel: LoopKernel, path: Path, inner: int) -> LoopKernel:
-    """The loop there as a loop over blocks of `inner` passes around one over a block's."""
+    """The loop there as a loop over blocks of `inner` passes around one over a block's; of fewer, one block of all."""
     loop = loop_at(kernel, path)
     extent = _extent(loop)
-    if inner < 2 or extent % inner or inner == extent:
+    inner = min(inner, extent)
+    if extent % inner:
         raise Refused(f"{extent} passes are not blocks of {inner}")
     if not loop.start.is_constant:
         raise Refused("the loop begins at a counter of another one")
@@ -269,9 +287,11 @@ def lifted(kernel: LoopKernel, path: Path, statements: Sequence[Path]) -> LoopKe
     _does_not_vary(moved, made, loop, depth)
     inside = (*around, loop, *chain)
     kept = _without(loop, statements)
+    own_nodes = {id(node) for node, _ in walk(tuple(moved))}
+    for use in uses(kernel.body):
+        if use.writes and use.access.buffer in made and id(use.node) not in own_nodes:
+            raise Refused(f"line {use.node.line} changes it too")
     for use in uses(kept.body, (*around, kept)):
-        if use.writes and use.access.buffer in made:
-            raise Refused(f"line {use.node.line} changes it in the loop")
         for mine in uses(moved, inside):
             if (use.writes or mine.writes) and mine.access.buffer not in made and meet(use, mine, kernel, around):
                 raise Refused(f"line {use.node.line} writes what line {mine.node.line} takes")

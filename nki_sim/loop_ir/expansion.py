@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nki_sim.allocations import Recorded
+from nki_sim.allocations import Allocations
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.reading import grid
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, Result
@@ -166,23 +166,22 @@ class _Numbers:
 
     def __init__(self, kernel: LoopKernel, given: Sequence[int], leaves: Sequence[_Leaf]) -> None:
         self._fixed = {key: number for number, key in enumerate(given)}
-        self._made: dict[int, tuple[np.ndarray, list[int], np.ndarray]] = {}
+        self._made: dict[int, tuple[np.ndarray, list[int]]] = {}
         for leaf in leaves:
             if isinstance(leaf.node, Allocate):
-                names = list(leaf.counters)
-                lows = [int(leaf.counters[name].min()) for name in names]
-                sizes = [int(leaf.counters[name].max()) + 1 - low for name, low in zip(names, lows)]
+                lows = [int(values.min()) for values in leaf.counters.values()]
+                sizes = [int(values.max()) + 1 - low for values, low in zip(leaf.counters.values(), lows)]
                 table = np.full(sizes, -1, np.int64)
-                table[tuple(leaf.counters[name] - low for name, low in zip(names, lows))] = (
-                    leaf.buffers.reshape(-1) if names else leaf.buffers[0]
+                table[tuple(values - low for values, low in zip(leaf.counters.values(), lows))] = (
+                    leaf.buffers if lows else leaf.buffers[0]
                 )
-                self._made[leaf.node.buffer] = (table, lows, leaf.buffers)
+                self._made[leaf.node.buffer] = (table, lows)
 
     def of(self, access: Access, counters: Mapping[str, np.ndarray], passes: int) -> np.ndarray:
         fixed = self._fixed.get(access.buffer)
         if fixed is not None:
             return np.full(passes, fixed, np.int64)
-        table, lows, _ = self._made[access.buffer]
+        table, lows = self._made[access.buffer]
         index = tuple(each.evaluate(counters) - low for each, low in zip(access.tile, lows))
         return np.broadcast_to(table[index], (passes,)).astype(np.int64)
 
@@ -194,69 +193,21 @@ def expand(kernel: LoopKernel) -> Program:
     """
     expansion = _Expansion(kernel)
     size = expansion.run()
-    recorded = Recorded()
-    places: list[tuple[int, int, int]] = []
-    """Of the buffers: number, key, instructions before it."""
-    for number, key in enumerate(expansion.given):
-        places.append((number, key, 0))
-    for leaf in expansion.leaves:
-        if isinstance(leaf.node, Allocate):
-            places += zip(leaf.buffers.tolist(), [leaf.node.buffer] * len(leaf.buffers), leaf.rows.tolist())
-    for number, key, row in sorted(places):
-        buffer = kernel.buffers[key]
-        recorded.append(
-            Allocation(number, buffer.region, buffer.shape, buffer.dtype, buffer.name, buffer.line, row, buffer.address)
-        )
     numbers = _Numbers(kernel, expansion.given, expansion.leaves)
-    templates: list[Template] = []
-    template_numbers: dict[tuple[object, ...], int] = {}
-    ids = np.zeros(size.rows, np.int32)
-    counts = np.zeros(size.rows, np.int64)
-    instructions = [leaf for leaf in expansion.leaves if isinstance(leaf.node, Instruction)]
-    for leaf in instructions:
-        assert isinstance(leaf.node, Instruction)
-        counts[leaf.rows] = len(leaf.node.operands)
-    starts = np.zeros(size.rows + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
-    data = np.zeros((int(starts[-1]), 2), np.int64)
-    for leaf in instructions:
-        node = leaf.node
-        assert isinstance(node, Instruction)
-        passes = len(leaf.rows)
-        where = np.zeros((passes, 2 * len(node.operands)), np.int64)
-        for at, access in enumerate(node.operands):
-            offsets = np.broadcast_to(access.offset.evaluate(leaf.counters), (passes,))
-            data[starts[leaf.rows] + at, 0] = numbers.of(access, leaf.counters, passes)
-            data[starts[leaf.rows] + at, 1] = offsets
-            row = _partition_elements(kernel.buffers, access)
-            if row:
-                where[:, 2 * at] = offsets // row
-                if kernel.buffers[access.buffer].region is MemoryRegion.psum:
-                    where[:, 2 * at + 1] = offsets % row
-        different, which = np.unique(where, axis=0, return_inverse=True)
-        which = which.reshape(-1)
-        made = []
-        for place in different.tolist():
-            template = _template(kernel.buffers, node, place)
-            whole = (template.opcode, template.engine, template.attrs, template.operands, template.line)
-            number = template_numbers.setdefault(whole, len(templates))
-            if number == len(templates):
-                templates.append(template)
-            made.append(number)
-        ids[leaf.rows] = np.array(made, np.int32)[which]
+    rows = _Rows(kernel, expansion.leaves, numbers, size.rows)
     constants = {
-        number: np.asarray(kernel.buffers[key].contents)
+        number: np.asarray(contents)
         for number, key in enumerate(expansion.given)
-        if kernel.buffers[key].contents is not None
+        if (contents := kernel.buffers[key].contents) is not None
     }
     return Program(
         kernel.name,
         kernel.machine,
-        tuple(templates),
-        recorded.so_far(),
-        ids,
-        starts,
-        data,
+        tuple(rows.templates),
+        _allocations(kernel, expansion, size.buffers),
+        rows.ids,
+        rows.starts,
+        rows.data,
         tuple(_whole(kernel, number, key) for number, key in enumerate(kernel.parameters)),
         tuple(
             TensorRef(_number_of(result_access(each), numbers), each.offset, each.pattern, each.dtype)
@@ -268,6 +219,86 @@ def expand(kernel: LoopKernel) -> Program:
         kernel.source_file,
         tuple(_device_loops(kernel, expansion.loops, numbers)),
     )
+
+
+def _allocations(kernel: LoopKernel, expansion: _Expansion, count: int) -> Allocations:
+    kinds: list[Allocation] = []
+    known: dict[tuple[object, ...], int] = {}
+
+    def kind(key: int) -> int:
+        each = kernel.buffers[key]
+        said = (each.region, each.shape, each.dtype, each.name, each.line, each.address)
+        number = known.setdefault(said, len(kinds))
+        if number == len(kinds):
+            kinds.append(Allocation(0, each.region, each.shape, each.dtype, each.name, each.line, 0, each.address))
+        return number
+
+    kind_of, allocated_at = np.zeros(count, np.int32), np.zeros(count, np.int64)
+    for number, key in enumerate(expansion.given):
+        kind_of[number] = kind(key)
+    for leaf in expansion.leaves:
+        if isinstance(leaf.node, Allocate):
+            kind_of[leaf.buffers] = kind(leaf.node.buffer)
+            allocated_at[leaf.buffers] = leaf.rows
+    return Allocations(tuple(kinds), kind_of, allocated_at)
+
+
+class _Rows:
+    """Instructions in their order."""
+
+    def __init__(self, kernel: LoopKernel, leaves: Sequence[_Leaf], numbers: _Numbers, count: int) -> None:
+        self._kernel = kernel
+        self._numbers = numbers
+        self.templates: list[Template] = []
+        self._known: dict[tuple[object, ...], int] = {}
+        self.ids = np.zeros(count, np.int32)
+        self.starts = np.zeros(count + 1, np.int64)
+        instructions = [(leaf, leaf.node) for leaf in leaves if isinstance(leaf.node, Instruction)]
+        for leaf, node in instructions:
+            self.starts[leaf.rows + 1] = len(node.operands)
+        np.cumsum(self.starts, out=self.starts)
+        self.data = np.zeros((int(self.starts[-1]), 2), np.int64)
+        for leaf, node in instructions:
+            self._add(leaf, node)
+
+    def _add(self, leaf: _Leaf, node: Instruction) -> None:
+        passes = len(leaf.rows)
+        first = self.starts[leaf.rows]
+        place = [0] * (2 * len(node.operands))
+        differ: dict[int, np.ndarray] = {}
+        """By entry of a template's place: what it is in each pass, where that is not the same."""
+        for at, access in enumerate(node.operands):
+            offsets = access.offset.evaluate(leaf.counters)
+            self.data[first + at, 0] = self._numbers.of(access, leaf.counters, passes)
+            self.data[first + at, 1] = offsets
+            row = _partition_elements(self._kernel.buffers, access)
+            if not row:
+                continue
+            in_psum = self._kernel.buffers[access.buffer].region is MemoryRegion.psum
+            for entry, values in ((2 * at, offsets // row), (2 * at + 1, offsets % row if in_psum else 0)):
+                if isinstance(values, np.ndarray) and (values != values[0]).any():
+                    differ[entry] = values
+                else:
+                    place[entry] = int(values[0] if isinstance(values, np.ndarray) else values)
+        if not differ:
+            self.ids[leaf.rows] = self._number(node, place)
+            return
+        entries = list(differ)
+        different, which = np.unique(np.stack([differ[entry] for entry in entries], 1), axis=0, return_inverse=True)
+        made = []
+        for values in different.tolist():
+            for entry, value in zip(entries, values):
+                place[entry] = value
+            made.append(self._number(node, place))
+        self.ids[leaf.rows] = np.array(made, np.int32)[which.reshape(-1)]
+
+    def _number(self, node: Instruction, place: Sequence[int]) -> int:
+        template = _template(self._kernel.buffers, node, place)
+        said = (template.opcode, template.engine, template.attrs, template.operands, template.line)
+        number = self._known.setdefault(said, len(self.templates))
+        if number == len(self.templates):
+            self.templates.append(template)
+        return number
 
 
 def result_access(result: Result) -> Access:

@@ -20,8 +20,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from nki_sim.session import Tracer, active
 
 MARK = "__nki_sim_loop__"
@@ -36,16 +34,6 @@ class MarkKind(IntEnum):
     begin = 0
     a_pass = 1
     end = 2
-
-
-@dataclass(frozen=True)
-class Marks:
-    values: np.ndarray
-    """int64 [marks, FIELDS]"""
-
-    @classmethod
-    def of(cls, tracer: Tracer) -> Marks:
-        return cls(np.array(tracer.marks, np.int64).reshape(-1, FIELDS))
 
 
 def marked(iterable: Iterable[Any], site: int) -> Iterable[Any]:
@@ -91,6 +79,12 @@ class _Wrapping(ast.NodeTransformer):
         return node
 
 
+def marked_tree(tree: ast.Module, neighbour: int = 0) -> ast.Module:
+    """The same with every loop's iterable wrapped, in place; `names[MARK] = marked` before it is run."""
+    wrapped: ast.Module = ast.fix_missing_locations(_Wrapping(neighbour).visit(tree))
+    return wrapped
+
+
 def compiled(source: str, file: str, names: dict[str, Any], neighbour: int = 0) -> Any:
     """Code that runs in `names` and tells its loops. Raises SyntaxError.
 
@@ -98,8 +92,7 @@ def compiled(source: str, file: str, names: dict[str, Any], neighbour: int = 0) 
     file, whose loops have negative sites.
     """
     names[MARK] = marked
-    tree: Any = _Wrapping(neighbour).visit(ast.parse(source, file))
-    return compile(ast.fix_missing_locations(tree), file, "exec")
+    return compile(marked_tree(ast.parse(source, file), neighbour), file, "exec")
 
 
 # --- files that a kernel's file imports -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.marks import MarkKind, Marks
+from nki_sim.loop_ir.marks import MarkKind
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, Result
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Bound, Program, Template, TensorRef
@@ -83,11 +83,11 @@ class _Numbering:
         self.allocated = total - len(self.standing)
 
 
-def _spans(marks: Marks, program: Program, numbering: _Numbering) -> _Span:
+def _spans(program: Program, numbering: _Numbering) -> _Span:
     """The whole program as a span. Raises NotReadable for marks that are out of order."""
     whole = _Span((0, len(program)), (0, numbering.allocated))
     stack: list[tuple[_Instance | None, _Span]] = [(None, whole)]
-    values = marks.values.copy()
+    values = program.marks.copy()
     values[:, 3] = numbering.before[values[:, 3]]
     for kind, line, row, buffer in values.tolist():
         if kind == MarkKind.begin:
@@ -145,7 +145,8 @@ IMPLICIT = frozenset({"accumulators", "state"})
 class _Form:
     """A stretch of a program: `keys` say what it is, `values` are its numbers, one after the other.
 
-    Keys: ("row", kind), ("buffer", kind), ("loop", line, keys of the body, width), ("device", number, keys, width).
+    Keys: ("row", kind, kinds of its buffers), ("buffer", kind), ("loop", site, keys of the body, width),
+    ("device", number, keys, width).
     """
 
     keys: tuple[_Key, ...]
@@ -223,9 +224,14 @@ class _Rolling:
         return forms
 
     def _rows(self, begin: int, end: int) -> _Form:
-        values = self._data[self._starts[begin] : self._starts[end]].ravel()
-        keys = tuple(("row", kind) for kind in self._kinds[begin:end].tolist())
-        return _Form(keys, values, np.zeros(len(values), np.bool_))
+        data = self._data[self._starts[begin] : self._starts[end]]
+        of_buffers = self._buffer_kinds[data[:, 0]].tolist()
+        starts = (self._starts[begin : end + 1] - self._starts[begin]).tolist()
+        keys = tuple(
+            ("row", kind, tuple(of_buffers[first:last]))
+            for kind, first, last in zip(self._kinds[begin:end].tolist(), starts, starts[1:])
+        )
+        return _Form(keys, data.ravel(), np.zeros(2 * len(data), np.bool_))
 
     def _instance(self, instance: _Instance) -> _Form:
         if instance.device >= 0:
@@ -257,7 +263,12 @@ class _Rolling:
         if (kinds != kinds[0]).any() or (made != made[0]).any() or (at != at[0]).any():
             return None
         data = self._data[self._starts[first] : self._starts[last]].reshape(count, -1)
-        if not _is_even(data) or any(_form_of_marks(each) != _form_of_marks(passes[0]) for each in passes[1:]):
+        of_buffers = self._buffer_kinds[data[:, ::2]]
+        if (
+            not _is_even(data)
+            or (of_buffers != of_buffers[0]).any()
+            or any(_form_of_marks(each) != _form_of_marks(passes[0]) for each in passes[1:])
+        ):
             return None
         one, two = self.span(passes[0]), self.span(passes[1])
         if one.keys != two.keys or not np.array_equal(one.values[one.fixed], two.values[one.fixed]):
@@ -657,13 +668,13 @@ def _linear(values: np.ndarray, columns: np.ndarray) -> list[int] | None:
     return found
 
 
-def read(program: Program, marks: Marks) -> LoopKernel:
+def read(program: Program) -> LoopKernel:
     """The loop tree of one core's program. Raises NotReadable."""
     if program.edges:
         raise NotReadable("it orders instructions by depends_on or with_schedule")
     numbering = _Numbering(program)
     rolling = _Rolling(program, numbering)
-    form = rolling.span(_spans(marks, program, numbering))
+    form = rolling.span(_spans(program, numbering))
     drafting = _Drafting(rolling.row_kinds)
     drafts = drafting.drafts(form)
     for _ in range(_MOST_SPLIT):

@@ -10,6 +10,7 @@ from typing import NamedTuple, Union
 Values = tuple[Union[int, None], ...]
 """One number at each of the shapes that a kernel was traced at; None where it is not known."""
 
+_ROUND = 8
 _TILES = (128, 512, 64, 256, 32, 1024, 2048)
 """Sizes by which kernels cut what they work on, where the kernel names none of its own."""
 
@@ -29,13 +30,16 @@ class Dimension:
 class _Form(NamedTuple):
     text: str
     of: Dimension
-    divisor: int
+    tile: int
+    """By which the size is divided."""
     exact: bool
-    """Nothing is left when it is divided."""
+    """It is a multiple or part of the size, whatever that is."""
+    condition: str = ""
 
     def rank(self, near: Collection[str]) -> tuple[object, ...]:
-        """The least is best."""
-        return self.text != self.of.name, self.of.name not in near, not self.exact, len(self.text)
+        """The least is best: the size itself, what the source names there, round tiles."""
+        is_odd = self.tile > 1 and self.tile % _ROUND != 0
+        return self.text != self.of.name, is_odd, self.of.name not in near, not self.exact, len(self.text)
 
 
 @dataclass
@@ -46,8 +50,8 @@ class Sizes:
     constants: Sequence[tuple[str, int]] = ()
     """Names of the module's own integers."""
     used: set[str] = field(default_factory=set)
-    divided: set[tuple[str, int]] = field(default_factory=set)
-    """(size, number that has to divide it)."""
+    conditions: set[str] = field(default_factory=set)
+    """What has to hold of sizes for the forms that were used."""
 
     def text(self, values: Values, near: Collection[str] = (), tight: bool = False) -> str:
         """`near`: names on the source line that the number comes from. `tight`: a factor of a product.
@@ -79,8 +83,8 @@ class Sizes:
             return None
         best = min(forms, key=lambda form: form.rank(near))
         self.used.add(best.of.name)
-        if best.divisor > 1 and best.exact:
-            self.divided.add((best.of.name, best.divisor))
+        if best.condition:
+            self.conditions.add(best.condition)
         return self._with_constants(best.text, near)
 
     def _constant(self, value: int, near: Collection[str]) -> str:
@@ -116,7 +120,8 @@ class Sizes:
         name = dimension.name
         if all(value * denominator == size * numerator for value, size in pairs):
             text = name if denominator == 1 else f"{name} // {denominator}"
-            return _Form(text if numerator == 1 else f"{text} * {numerator}", dimension, denominator, True)
+            condition = f"{name} % {denominator} == 0" if denominator > 1 else ""
+            return _Form(text if numerator == 1 else f"{text} * {numerator}", dimension, denominator, True, condition)
         for tile in dict.fromkeys((*(value for _, value in self.constants), *_TILES)):
             if tile > 1 and all(value == size // tile for value, size in pairs):
                 return _Form(f"{name} // {tile}", dimension, tile, False)
@@ -126,6 +131,24 @@ class Sizes:
                 return _Form(f"{name} // {tile} * {tile}", dimension, tile, False)
             if tile > 1 and all(value == -(-size // tile) for value, size in pairs):
                 return _Form(f"({name} + {tile - 1}) // {tile}", dimension, tile, False)
+        return self._bounded(name, dimension, pairs)
+
+    def _bounded(self, name: str, dimension: Dimension, pairs: Sequence[tuple[int, int]]) -> _Form | None:
+        """Blocks of so many tiles, or of all where there are fewer; and how many such blocks there are."""
+        most, least = max(value for value, _ in pairs), min(value for value, _ in pairs)
+        for numerator, denominator in {(value, size) for value, size in pairs if value < most}:
+            divisor = gcd(numerator, denominator)
+            times, part = numerator // divisor, denominator // divisor
+            if all(value == min(most, size * times // part) for value, size in pairs):
+                text = name if part == 1 else f"{name} // {part}"
+                text = text if times == 1 else f"{text} * {times}"
+                whole = most * part // gcd(times, most * part)
+                condition = f"({name} % {whole} == 0 or {name} < {whole} and {name} % {part} == 0)"
+                return _Form(f"min({most}, {text})", dimension, part, False, condition)
+        for value, size in pairs:
+            tile = size // value
+            if tile > 1 and least == 1 and all(each == max(1, of // tile) for each, of in pairs):
+                return _Form(f"max(1, {name} // {tile})", dimension, tile, False)
         return None
 
     def _with_constants(self, text: str, near: Collection[str]) -> str:

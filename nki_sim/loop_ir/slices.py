@@ -34,19 +34,19 @@ def sliced(
 ) -> tuple[Index, ...] | None:
     """The slice of a whole buffer that is this access; None where none is."""
     strides = [prod(shape[at + 1 :]) for at in range(len(shape))]
-    starts = _starts(offset, strides)
-    wanted = pattern
+    starts = starts_of(offset, shape)
     if on_chip and len(pattern) == 2 and pattern[1] == (1, 1) and len(shape) > 1:
         for dropped in (pattern, pattern[:1]):  # `tile[:, 3]` keeps a second dimension of its own
             found = _matched(tuple(shape), strides, starts, dropped, on_chip, ranges)
             if found is not None:
                 return found
         return None
-    return _matched(tuple(shape), strides, starts, wanted, on_chip, ranges)
+    return _matched(tuple(shape), strides, starts, pattern, on_chip, ranges)
 
 
-def _starts(offset: Affine, strides: Sequence[int]) -> list[Affine]:
+def starts_of(offset: Affine, shape: Sequence[int]) -> list[Affine]:
     """The offset as an index of each dimension; each number goes to the outermost that it has a whole stride of."""
+    strides = [prod(shape[at + 1 :]) for at in range(len(shape))]
     starts = [Affine() for _ in strides]
     for name, factor in ((None, offset.constant), *offset.terms):
         for at, stride in enumerate(strides):

@@ -72,7 +72,7 @@ def arguments(node: Instruction, region: Callable[[Access], MemoryRegion]) -> di
         keyword = renamed.get(name, name)
         if name in _UNSPOKEN or name in _GENERATED.get(node.opcode, ()) or keyword in given:
             continue
-        text = _text(value, name in _OPERATORS)
+        text = _text(name, value)
         if text is None and keyword in parameters and parameters[keyword].default is inspect.Parameter.empty:
             text = "None"
         if text is not None and not _is_default(parameters, keyword, value):
@@ -153,7 +153,7 @@ def _is_default(parameters: Mapping[str, inspect.Parameter], keyword: str, value
     return type(parameter.default) is type(value) and parameter.default == value
 
 
-def _text(value: Any, is_operator: bool) -> str | None:
+def _text(name: str, value: Any) -> str | None:
     """None for what is left out."""
     if value is None:
         return None
@@ -162,8 +162,10 @@ def _text(value: Any, is_operator: bool) -> str | None:
     if isinstance(value, Enum):
         kind = type(value).__name__.lstrip("_")
         return f"nisa.{kind}.{value.name}"
-    if is_operator:
+    if name in _OPERATORS:
         return f"nl.{value}"
+    if name == "axes" and len(value) == 1:
+        return repr(value[0])
     if isinstance(value, float):
         return number_text(value)
     return repr(value)

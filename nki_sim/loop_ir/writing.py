@@ -19,7 +19,7 @@ from nki_sim.lint.findings import LATEST, VERSIONS
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.module_text import first_line, is_docstring, replaced
 from nki_sim.loop_ir.sizes import Dimension, NoForm, Sizes
-from nki_sim.loop_ir.slices import Index, sliced
+from nki_sim.loop_ir.slices import Index, sliced, starts_of
 from nki_sim.loop_ir.source import KernelText
 from nki_sim.loop_ir.spelling import NotWritable, arguments, function_of
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, walk
@@ -70,7 +70,17 @@ class _Line:
         body = inner + ", ".join(self.parts)
         if len(body) <= WIDTH:
             return f"{margin}{self.head}\n{body}\n{margin}{self.tail}"
-        return "\n".join([margin + self.head, *(f"{inner}{part}," for part in self.parts), margin + self.tail])
+        return "\n".join([margin + self.head, *(_broken(part, inner) for part in self.parts), margin + self.tail])
+
+
+def _broken(part: str, margin: str) -> str:
+    """An argument on a line of its own; a pattern that is longer than a line on several."""
+    head, found, rest = part.partition(".ap(")
+    if len(margin) + len(part) < WIDTH or not found:
+        return f"{margin}{part},"
+    inner = margin + _STEP
+    pieces = rest[:-1].replace(", offset=", "\0offset=").replace(", dtype=", "\0dtype=").split("\0")
+    return "\n".join([f"{margin}{head}.ap(", *(f"{inner}{piece}," for piece in pieces), f"{margin}),"])
 
 
 @dataclass
@@ -271,10 +281,29 @@ class _Writer:
         )
         parts = [f"pattern=[{pairs}]"]
         if any(each.offset != Affine() for each in accesses):
-            parts.append(f"offset={self._affine([each.offset for each in accesses], line)}")
+            parts.append(f"offset={self._offset(accesses, buffers, line)}")
         if any(each.dtype != buffer.dtype for each, buffer in zip(accesses, buffers)):
             parts.append(f"dtype=nl.{_alike('a dtype', [each.dtype for each in accesses])}")
         return parts
+
+    def _offset(self, accesses: Sequence[Access], buffers: Sequence[Buffer], line: int) -> str:
+        """By dimension, where its sizes change from shape to shape: `m * 128 * K + k`."""
+        plain = [each.offset for each in accesses]
+        ranks = {len(buffer.shape) for buffer in buffers}
+        changing = len({buffer.shape for buffer in buffers}) > 1
+        if not changing or len(ranks) > 1 or any(a.dtype != b.dtype for a, b in zip(accesses, buffers)):
+            return self._affine(plain, line)
+        starts = [starts_of(each.offset, buffer.shape) for each, buffer in zip(accesses, buffers)]
+        parts = []
+        for at in range(ranks.pop()):
+            forms = [each[at] for each in starts]
+            if all(form == Affine() for form in forms):
+                continue
+            sizes = [[buffer.shape[d] for buffer in buffers] for d in range(at + 1, len(buffers[0].shape))]
+            factors = [self._number(size, line, True) for size in sizes if any(n > 1 for n in size)]
+            text = self._affine(forms, line, bool(factors))
+            parts.append(" * ".join([text, *factors]))
+        return " + ".join(parts)
 
     def _steered(self, accesses: Sequence[Access], base: str, line: int, index: str) -> str:
         buffers = [kernel.buffers[each.buffer] for kernel, each in zip(self.kernels, accesses)]
@@ -610,8 +639,9 @@ class _Writer:
             for at, (text, is_free) in enumerate(zip(wanted, free)):
                 if not is_free and text != dimensions[at].name:
                     lines.append(f'assert {parameter}.shape[{at}] == {text}, "written for this size"')
-        for name, divisor in sorted(self.sizes.divided):
-            lines.append(f'assert {name} % {divisor} == 0, "{name} must be a multiple of {divisor}"')
+        for condition in sorted(self.sizes.conditions):
+            bare = condition[1:-1] if condition.startswith("(") else condition
+            lines.append(f'assert {bare}, "written for such sizes"')
         return [self.source.indent + line for line in lines]
 
     def file(self) -> str:

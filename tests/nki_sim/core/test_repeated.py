@@ -16,6 +16,7 @@ from infra.tasks.seed_index import load_seed, seed_index
 from nki_sim import program_file, repeated
 from nki_sim.dtypes import as_dtype, float32
 from nki_sim.errors import NkiError
+from nki_sim.loop_ir import marks
 from nki_sim.session import TensorSpec, count_lines_of
 from tests.slow import without
 
@@ -40,9 +41,9 @@ def written(monkeypatch):
     passes = []
     write = repeated._Step.write
 
-    def noted(step, tracer, number):
+    def noted(step, tracer, number, since):
         passes.append(number)
-        write(step, tracer, number)
+        write(step, tracer, number, since)
 
     monkeypatch.setattr(repeated._Step, "write", noted)
     return passes
@@ -60,7 +61,8 @@ def traced(source, *arguments, few_passes):
     file = "candidate_of_a_test.py"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     count_lines_of(file)
-    code = repeated.compiled(source, file, module.__dict__) if few_passes else compile(source, file, "exec")
+    compiled = repeated.compiled if few_passes else marks.compiled
+    code = compiled(source, file, module.__dict__)
     exec(code, module.__dict__)
     return program_file.dumps(nki_sim.trace(module.kernel, *arguments, machine="trn2"))
 

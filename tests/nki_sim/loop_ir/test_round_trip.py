@@ -27,7 +27,7 @@ from nki_sim.loop_ir.spelling import NotWritable
 from nki_sim.loop_ir.tree import Instruction, LoopKernel, walk
 from nki_sim.loop_ir.writing import written
 from nki_sim.program import Program
-from nki_sim.session import TensorSpec, Tracer, count_lines_of
+from nki_sim.session import TensorSpec, count_lines_of
 
 KERNELS = Path(__file__).with_name("kernels.py")
 
@@ -84,16 +84,8 @@ def alone(function: str) -> str:
 def traced(text: str, function: str, arguments: Sequence[Any]) -> tuple[Program, LoopKernel]:
     names: dict[str, Any] = {"__name__": "kernel"}
     exec(marks.compiled(text, "kernel.py", names), names)
-    tracers: list[Tracer] = []
-    made = Tracer.__init__
-
-    def init(self: Tracer, *given: Any, **named: Any) -> None:
-        made(self, *given, **named)
-        tracers.append(self)
-
-    with patch.object(Tracer, "__init__", init):
-        program = nki_sim.trace(names[function], *arguments)
-    return program, read(program, marks.Marks.of(tracers[0]))
+    program = nki_sim.trace(names[function], *arguments)
+    return program, read(program)
 
 
 @dataclass(frozen=True)

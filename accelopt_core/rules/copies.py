@@ -1,0 +1,114 @@
+"""A copy on chip is left out: whoever took from it takes from where it came, or whoever filled it fills the copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from accelopt_core.rules.base import Site
+from accelopt_core.rules.flow import is_local, local_tiles, ranges_at, uses_of, written_between
+from nki_sim.loop_ir.changes import (
+    Path,
+    Refused,
+    block_at,
+    checked,
+    loops_around,
+    node_at,
+    paths,
+    with_block,
+    with_node,
+)
+from nki_sim.loop_ir.composing import through
+from nki_sim.loop_ir.dependence import Use, covers, meet, uses
+from nki_sim.loop_ir.tree import Access, Allocate, Instruction, LoopKernel
+
+
+class DropCopy:
+    name = "drop-copy"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        for path, node in paths(kernel.body):
+            if isinstance(node, Instruction) and node.opcode == "tensor_copy":
+                yield Site(self.name, path, ("source",), f"no copy in line {node.line}: its source is taken", node.line)
+                yield Site(
+                    self.name, path, ("target",), f"no copy in line {node.line}: its target is filled", node.line
+                )
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        node = node_at(kernel, site.path)
+        if not isinstance(node, Instruction) or node.opcode != "tensor_copy":
+            raise Refused("there is no copy in that place")
+        dst, src = node.operands
+        if dst.dtype != src.dtype:
+            raise Refused("the copy converts")
+        if site.arguments == ("source",):
+            return _take_from_source(kernel, site.path, dst, src)
+        return _fill_target(kernel, site.path, dst, src)
+
+
+def _take_from_source(kernel: LoopKernel, path: Path, dst: Access, src: Access) -> LoopKernel:
+    writing, reading = uses_of(kernel, dst.buffer)
+    if not is_local(kernel, dst.buffer) or len(writing) != 1 or not covers(dst, kernel.buffers[dst.buffer]):
+        raise Refused("the copy is not all that fills its target")
+    node = node_at(kernel, path)
+    assert isinstance(node, Instruction)
+    use = Use(src, node, loops_around(kernel, path))
+    for each in reading:
+        changed = written_between(kernel, path, each.path, use)
+        if changed is not None:
+            raise Refused(f"line {changed.node.line} writes the source before line {each.node.line} takes the copy")
+        access = through(each.node.operands[each.at], dst, src, ranges_at(kernel, each.path))
+        if access is None:
+            raise Refused(f"line {each.node.line} takes the copy in another form")
+        current = node_at(kernel, each.path)
+        assert isinstance(current, Instruction)
+        operands = (*current.operands[: each.at], access, *current.operands[each.at + 1 :])
+        kernel = with_node(kernel, each.path, (checked(replace(current, operands=operands), kernel.buffers),))
+    return without(kernel, path, dst.buffer)
+
+
+def _fill_target(kernel: LoopKernel, path: Path, dst: Access, src: Access) -> LoopKernel:
+    writing, reading = uses_of(kernel, src.buffer)
+    if not is_local(kernel, src.buffer) or len(reading) != 1:
+        raise Refused("something else takes from the copy's source")
+    for each in writing:
+        if each.path[:-1] != path[:-1] or each.path > path:
+            raise Refused(f"line {each.node.line} fills the source elsewhere")
+        use = Use(dst, each.node, loops_around(kernel, path))
+        touched = _touched_between(kernel, each.path, path, use)
+        if touched is not None:
+            raise Refused(f"line {touched.node.line} touches the target in between")
+        access = through(each.node.operands[each.at], src, dst, ranges_at(kernel, path))
+        if access is None:
+            raise Refused(f"line {each.node.line} fills the source in another form")
+        current = node_at(kernel, each.path)
+        assert isinstance(current, Instruction)
+        operands = (*current.operands[: each.at], access, *current.operands[each.at + 1 :])
+        kernel = with_node(kernel, each.path, (checked(replace(current, operands=operands), kernel.buffers),))
+    made = next((place for place, key in local_tiles(kernel) if key == dst.buffer), None)
+    if made is not None and made[:-1] == path[:-1] and made > writing[0].path:
+        node = node_at(kernel, made)
+        block = list(block_at(kernel, path))
+        block.remove(node)
+        block.insert(writing[0].path[-1], node)
+        kernel = with_block(kernel, path, block)
+    return without(kernel, path, src.buffer)
+
+
+def _touched_between(kernel: LoopKernel, first: Path, last: Path, use: Use) -> Use | None:
+    around = loops_around(kernel, first)
+    for node in block_at(kernel, first)[first[-1] : last[-1]]:
+        for other in uses((node,), around):
+            if other.access.buffer == use.access.buffer and meet(other, use, kernel, around):
+                return other
+    return None
+
+
+def without(kernel: LoopKernel, path: Path, buffer: int) -> LoopKernel:
+    """Without that statement, and without a buffer that nothing touches any more."""
+    kernel = with_node(kernel, path, ())
+    writing, reading = uses_of(kernel, buffer)
+    if writing or reading:
+        return kernel
+    place = next((p for p, node in paths(kernel.body) if isinstance(node, Allocate) and node.buffer == buffer), None)
+    return kernel if place is None else with_node(kernel, place, ())

@@ -1,0 +1,129 @@
+"""Elementwise work on a part of the columns at a time, so that transfers and engines overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from accelopt_core.rules.base import Site
+from nki_sim.loop_ir.affine import Affine
+from nki_sim.loop_ir.changes import (
+    ELEMENTWISE,
+    Path,
+    Refused,
+    block_at,
+    checked,
+    fresh_variable,
+    loops_around,
+    paths,
+    with_block,
+)
+from nki_sim.loop_ir.dependence import conflict
+from nki_sim.loop_ir.tree import Access, Allocate, DeviceLoop, Instruction, Loop, LoopKernel, Node
+
+PARTS = (2, 4, 8)
+_OF_WHOLE_ROWS = frozenset({"nc_matmul", "tensor_reduce"})
+
+
+class SplitColumns:
+    name = "split-columns"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        for path, node in _blocks(kernel):
+            runs = _runs(node)
+            for first, last in runs:
+                line = next((n.line for n in node[first:last] if isinstance(n, Instruction)), 0)
+                for parts in PARTS:
+                    what = f"the work from line {line} on in {parts} parts of its columns"
+                    yield Site(self.name, path, (first, last, parts), what, line)
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        first, last, parts = (int(each) for each in site.arguments)
+        block = block_at(kernel, site.path)
+        run = block[first:last]
+        variable = fresh_variable(kernel, "part")
+        made: list[Node] = []
+        kept: list[Node] = []
+        for node in run:
+            if isinstance(node, Allocate):
+                kept.append(node)
+            elif isinstance(node, Instruction):
+                made.append(checked(_part_of(node, parts, variable, kernel), kernel.buffers))
+        if not made:
+            raise Refused("nothing is computed there")
+        loop = Loop(variable, Affine(), Affine(parts), tuple(made), 0)
+        changed = with_block(kernel, site.path, (*block[:first], *kept, loop, *block[last:]))
+        path = (*site.path[:-1], first + len(kept))
+        around = loops_around(changed, path)
+        for at, node in enumerate(made):
+            blocked = conflict(made[at + 1 :], (node,), changed, (*around, loop), ((loop, 1),))
+            if blocked is not None:
+                raise Refused(f"line {blocked.node.line} takes more than its part's columns")
+        return changed
+
+
+def _blocks(kernel: LoopKernel) -> Iterator[tuple[Path, tuple[Node, ...]]]:
+    """Each block by the path of its first statement."""
+    yield (0,), kernel.body
+    for path, node in paths(kernel.body):
+        if isinstance(node, (Loop, DeviceLoop)) and node.body:
+            yield (*path, 0), node.body
+
+
+def _runs(block: tuple[Node, ...]) -> list[tuple[int, int]]:
+    """Stretches of elementwise instructions, with what is allocated between them."""
+    runs: list[tuple[int, int]] = []
+    begin = None
+    for at, node in enumerate((*block, None)):
+        fits = isinstance(node, Allocate) or (
+            isinstance(node, Instruction) and node.opcode in ELEMENTWISE and node.opcode not in _OF_WHOLE_ROWS
+        )
+        if fits and begin is None:
+            begin = at
+        elif not fits and begin is not None:
+            if sum(isinstance(each, Instruction) for each in block[begin:at]) > 1:
+                runs.append((begin, at))
+            begin = None
+    return runs
+
+
+def _part_of(node: Instruction, parts: int, variable: str, kernel: LoopKernel) -> Instruction:
+    """One part of its columns: of its first dimension behind the partitions."""
+    tiles = ELEMENTWISE.get(node.opcode, ())
+    if node.operand("reduce_res") is not None:
+        raise Refused(f"line {node.line} sums up whole rows")
+    on_chip = [o for o in node.operands if o.role in tiles and kernel.buffers[o.buffer].region.on_chip]
+    if not on_chip:
+        raise Refused(f"line {node.line} does nothing on chip")
+    partitions = on_chip[0].pattern[0][1]
+    operands = []
+    for access in node.operands:
+        if access.role not in tiles:
+            operands.append(access)
+            continue
+        at = _first_free(access, partitions, kernel)
+        stride, count = access.pattern[at]
+        if count % parts:
+            raise Refused(f"line {node.line} has {count} columns, which are not {parts} equal parts")
+        size = count // parts
+        pattern = (*access.pattern[:at], (stride, size), *access.pattern[at + 1 :])
+        operands.append(
+            replace(access, pattern=pattern, offset=access.offset + Affine.of(0, {variable: stride * size}))
+        )
+    return replace(node, operands=tuple(operands))
+
+
+def _first_free(access: Access, partitions: int, kernel: LoopKernel) -> int:
+    """Which pair of the pattern is the first that walks within a partition."""
+    if kernel.buffers[access.buffer].region.on_chip:
+        at, run = 1, partitions
+    else:
+        at, run = 0, 1
+        while at < len(access.pattern) and run < partitions:
+            run *= access.pattern[at][1]
+            at += 1
+    while at < len(access.pattern) - 1 and access.pattern[at][1] == 1:
+        at += 1
+    if run != partitions or at >= len(access.pattern):
+        raise Refused("its rows do not fit the partitions")
+    return at
