@@ -127,7 +127,7 @@ class _Writer:
         texts: dict[int, str] = {}
         for key in self.kernels[0].parameters:
             name = self.kernels[0].buffers[key].name
-            if self.source.parameters and re.match(r"\w+", name)[0] not in self.source.parameters:
+            if self.source.parameters and re.split(r"\W", name, maxsplit=1)[0] not in self.source.parameters:
                 raise NotWritable(f"the argument {name} is none of the kernel's parameters")
             texts[key] = name
         return texts
