@@ -132,4 +132,9 @@ def _bound(bound: Bound, numbers: np.ndarray) -> list[int]:
 
 
 def _place(ref: TensorRef, numbers: np.ndarray) -> list[object]:
-    return [int(numbers[ref.allocation]), ref.offset, ref.pattern, str(ref.dtype)]
+    """A dimension of one element is never stepped through: its stride is that of a tensor without gaps."""
+    pattern: list[tuple[int, int]] = []
+    for stride, n in reversed(ref.pattern):
+        inner = pattern[-1][0] * pattern[-1][1] if pattern else 1
+        pattern.append((stride if n > 1 else inner, n))
+    return [int(numbers[ref.allocation]), ref.offset, tuple(reversed(pattern)), str(ref.dtype)]

@@ -182,7 +182,10 @@ def _parameter_names(function: Callable[..., Any]) -> list[str]:
 
 
 def _bind(tracer: Tracer, inputs: Inputs, name: str, value: Any) -> Any:
-    """An argument as the kernel sees it: arrays, wherever they are in it, become shared_hbm tensors."""
+    """An argument as the kernel sees it: arrays, wherever they are in it, become shared_hbm tensors.
+
+    `name`: how the kernel's Python finds it.
+    """
     if isinstance(value, TensorSpec):
         tensor = tracer.allocate(value.shape or (1,), value.dtype, MemoryRegion.shared_hbm, name)
         inputs.append((tensor, None))
@@ -194,16 +197,16 @@ def _bind(tracer: Tracer, inputs: Inputs, name: str, value: Any) -> Any:
         inputs.append((tensor, value))
         return tensor
     if type(value) in (tuple, list):
-        return type(value)([_bind(tracer, inputs, f"{name}_{i}", item) for i, item in enumerate(value)])
+        return type(value)([_bind(tracer, inputs, f"{name}[{i}]", item) for i, item in enumerate(value)])
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_bind(tracer, inputs, f"{name}_{i}", item) for i, item in enumerate(value)])
+        return type(value)(*[_bind(tracer, inputs, f"{name}[{i}]", item) for i, item in enumerate(value)])
     if type(value) is dict:
-        return {key: _bind(tracer, inputs, f"{name}_{key}", item) for key, item in value.items()}
+        return {key: _bind(tracer, inputs, f"{name}[{key!r}]", item) for key, item in value.items()}
     fields = getattr(value, "__dict__", None)
     if fields and not isinstance(value, type) and not callable(value) and any(_has_tensor(v) for v in fields.values()):
         bound = copy.copy(value)
         for key, item in fields.items():
-            object.__setattr__(bound, key, _bind(tracer, inputs, f"{name}_{key}", item))
+            object.__setattr__(bound, key, _bind(tracer, inputs, f"{name}.{key}", item))
         return bound
     return value
 

@@ -7,7 +7,7 @@ one body with a counter. Passes that differ, as a first or last one may, stand b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -107,30 +107,30 @@ def _spans(program: Program, numbering: _Numbering) -> _Span:
                 stack[-1][1].inner.append(instance)
     if len(stack) != 1:
         raise NotReadable("a loop of it never ended")
+    made_at = program.allocations.allocated_at[numbering.order][: numbering.allocated]
     for number, loop in enumerate(program.loops):
-        _insert(whole, loop, number)
+        end = int(np.searchsorted(made_at, loop.end))
+        _insert(whole, loop, number, (int(numbering.numbers[loop.counter]), end))
     return whole
 
 
-def _insert(span: _Span, loop: DeviceLoopRows, number: int) -> None:
-    """The device loop, whose body was traced once, as a loop of one pass in its place."""
+def _insert(span: _Span, loop: DeviceLoopRows, number: int, buffers: tuple[int, int]) -> None:
+    """The device loop, whose body was traced once, as a loop of one pass in its place.
+
+    `buffers`: its counter, and the first that is made after it.
+    """
+    counter, end = buffers
     for instance in span.inner:
         for each in instance.passes:
-            if each.rows[0] <= loop.start and loop.end <= each.rows[1] and each.rows[0] < each.rows[1]:
-                _insert(each, loop, number)
+            if each.rows[0] <= loop.start and loop.end <= each.rows[1] and each.buffers[0] <= counter < each.buffers[1]:
+                _insert(each, loop, number, buffers)
                 return
-    body = [each for each in span.inner if loop.start <= each.begin[0] and each.end[0] <= loop.end]
-    at = next((k for k, each in enumerate(span.inner) if each.begin[0] >= loop.start), len(span.inner))
+    body = [each for each in span.inner if counter < each.begin[1] and each.end[1] <= end and each.end[0] <= loop.end]
     rest = [each for each in span.inner if each not in body]
-    low, high = span.buffers
-    buffers = (
-        max((each.end[1] for each in rest[:at]), default=low),
-        min((each.begin[1] for each in rest[at:]), default=high),
-    )
     if loop.start < span.rows[0] or span.rows[1] < loop.end:
         raise NotReadable("a device loop crosses another loop")
-    one = _Span((loop.start, loop.end), buffers, body)
-    rest.insert(at, _Instance(0, [one], number))
+    at = next((k for k, each in enumerate(rest) if each.begin > (loop.start, counter)), len(rest))
+    rest.insert(at, _Instance(0, [_Span((loop.start, loop.end), (counter + 1, end), body)], number))
     span.inner = rest
 
 
@@ -145,7 +145,8 @@ IMPLICIT = frozenset({"accumulators", "state"})
 class _Form:
     """A stretch of a program: `keys` say what it is, `values` are its numbers, one after the other.
 
-    Keys: ("row", kind, kinds of its buffers), ("buffer", kind), ("loop", line, keys of the body, width), ("device", number, keys, width).
+    Keys: ("row", kind, kinds of its buffers), ("buffer", kind), ("loop", site, keys of the body, width),
+    ("device", number, keys, width).
     """
 
     keys: tuple[_Key, ...]
@@ -272,6 +273,8 @@ class _Rolling:
         one, two = self.span(passes[0]), self.span(passes[1])
         if one.keys != two.keys or not np.array_equal(one.values[one.fixed], two.values[one.fixed]):
             return None
+        if not one.keys:
+            return one
         return _loop(instance.line, one, two.values - one.values, 0, count)
 
 
@@ -351,45 +354,64 @@ def _loop(line: int, first: _Form, step: np.ndarray, start: int, count: int) -> 
 # --- the tree --------------------------------------------------------------------------------------------
 
 
-class _Growing:
-    """Forms to nodes. Loops get their bodies when all buffers are known."""
+class _Mixed(Exception):
+    """A loop's passes go on evenly in their numbers, and use what different places of the kernel made."""
 
-    def __init__(self, program: Program, kinds: Sequence[Template], numbering: _Numbering) -> None:
-        self._program = program
+    def __init__(self, variable: str, at: int) -> None:
+        super().__init__()
+        self.variable = variable
+        self.at = at
+        """Passes before the one that differs."""
+
+
+_MOST_SPLIT = 400
+"""Times that a loop is split, before a kernel counts as one that has no loops."""
+
+
+class _Drafting:
+    """Forms to drafts of nodes."""
+
+    def __init__(self, kinds: Sequence[Template]) -> None:
         self._kinds = kinds
-        self._numbering = numbering
         self._fresh = 0
-        self._owner = np.full(len(program.allocations), -1, np.int64)
-        """By buffer of the program: the key of the tree's."""
-        self._made_in: dict[int, tuple[Loop, ...]] = {}
-        """By key: the loops around its Allocate."""
-        self._tiles: dict[int, np.ndarray] = {}
-        """By key: int64 [its buffers, loops around its Allocate], the counters at which each is made."""
-        self._place = np.zeros(len(program.allocations), np.int64)
-        """By buffer of the program: its row in those."""
-        self.buffers: dict[int, Buffer] = {}
-        standing = numbering.numbers[numbering.standing].tolist()
-        for number in [int(numbering.numbers[ref.allocation]) for ref in program.inputs] + standing:
-            self._own(Affine(number), ())
-        self._given = len(self.buffers)
 
-    def kernel(self, form: _Form) -> LoopKernel:
-        program = self._program
-        values = [Affine(int(value)) for value in form.values.tolist()]
-        drafts = self._drafts(form.keys, values, ())
-        self._allocations(drafts)
-        body = self._body(drafts)
-        return LoopKernel(
-            program.kernel_name,
-            program.machine,
-            dict(self.buffers),
-            tuple(range(len(program.inputs))),
-            tuple(range(len(program.inputs), self._given)),
-            body,
-            tuple(self._result(ref) for ref in program.outputs),
-            program.returns_tuple,
-            program.source_file,
-        )
+    def drafts(self, form: _Form) -> list[_Draft]:
+        return self._drafts(form.keys, [Affine(int(value)) for value in form.values.tolist()], ())
+
+    def split(self, drafts: Sequence[_Draft], mixed: _Mixed) -> list[_Draft]:
+        """That loop as two, one after the other; a first pass alone is no loop."""
+        made: list[_Draft] = []
+        for draft in drafts:
+            if draft.loop is None or draft.loop.variable != mixed.variable:
+                made.append(replace(draft, inner=self.split(draft.inner, mixed)) if draft.inner else draft)
+                continue
+            loop, at = draft.loop, mixed.at
+            if at == 1:
+                made += self._copied(draft.inner, draft.around, {loop.variable: loop.start})
+            else:
+                made += self._copied([replace(draft, loop=replace(loop, extent=Affine(at)))], draft.around, {})
+            rest = replace(loop, start=loop.start + at, extent=loop.extent - at)
+            made += self._copied([replace(draft, loop=rest)], draft.around, {})
+        return made
+
+    def _copied(self, drafts: Sequence[_Draft], around: tuple[Loop, ...], values: Mapping[str, Affine]) -> list[_Draft]:
+        """With counters of their own. `values`: in place of counters."""
+        made: list[_Draft] = []
+        for draft in drafts:
+            own = [value.substitute(values) for value in draft.values]
+            if draft.loop is None:
+                made.append(_Draft(draft.key, own, around, None, self._copied(draft.inner, around, values)))
+                continue
+            loop = self._loop(
+                draft.loop.start.substitute(values), draft.loop.extent.substitute(values), draft.loop.site
+            )
+            inside = {**values, draft.loop.variable: Affine.variable(loop.variable)}
+            made.append(_Draft(draft.key, own, around, loop, self._copied(draft.inner, (*around, loop), inside)))
+        return made
+
+    def _loop(self, start: Affine, extent: Affine, site: int) -> Loop:
+        self._fresh += 1
+        return Loop(f"i{self._fresh}", start, extent, (), site)
 
     def _drafts(self, keys: Sequence[_Key], values: list[Affine], around: tuple[Loop, ...]) -> list[_Draft]:
         drafts: list[_Draft] = []
@@ -412,13 +434,51 @@ class _Growing:
                 start, extent = values[at : at + _OWN]
                 first = values[at + _OWN : at + _OWN + width]
                 steps = values[at + _OWN + width : at + _OWN + 2 * width]
-                self._fresh += 1
-                name = f"i{self._fresh}"
-                loop = Loop(name, start, extent, (), which)
+                loop = self._loop(start, extent, max(0, which))
+                name = loop.variable
                 counted = [a + Affine(0, ((name, b.constant),)) if b.constant else a for a, b in zip(first, steps)]
                 drafts.append(_Draft(key, [], around, loop, self._drafts(key[2], counted, (*around, loop))))
                 at += _OWN + 2 * width
         return drafts
+
+
+class _Growing:
+    """Drafts to nodes. Loops get their bodies when all buffers are known."""
+
+    def __init__(self, program: Program, kinds: Sequence[Template], numbering: _Numbering) -> None:
+        self._program = program
+        self._kinds = kinds
+        self._numbering = numbering
+        self._owner = np.full(len(program.allocations), -1, np.int64)
+        """By buffer of the program: the key of the tree's."""
+        self._made_in: dict[int, tuple[Loop, ...]] = {}
+        """By key: the loops around its Allocate."""
+        self._tiles: dict[int, np.ndarray] = {}
+        """By key: int64 [its buffers, loops around its Allocate], the counters at which each is made."""
+        self._place = np.zeros(len(program.allocations), np.int64)
+        """By buffer of the program: its row in those."""
+        self.buffers: dict[int, Buffer] = {}
+        standing = numbering.numbers[numbering.standing].tolist()
+        for number in [int(numbering.numbers[ref.allocation]) for ref in program.inputs] + standing:
+            self._own(Affine(number), ())
+        self._given = len(self.buffers)
+
+    def kernel(self, drafts: Sequence[_Draft]) -> LoopKernel:
+        """Raises _Mixed."""
+        program = self._program
+        self._allocations(drafts)
+        body = self._body(drafts)
+        return LoopKernel(
+            program.kernel_name,
+            program.machine,
+            dict(self.buffers),
+            tuple(range(len(program.inputs))),
+            tuple(range(len(program.inputs), self._given)),
+            body,
+            tuple(self._result(ref) for ref in program.outputs),
+            program.returns_tuple,
+            program.source_file,
+        )
 
     def _allocations(self, drafts: Sequence[_Draft]) -> None:
         for draft in drafts:
@@ -514,11 +574,11 @@ class _Growing:
         keys = self._owner[numbers]
         key = int(keys[0])
         if (keys != key).any():
-            raise NotReadable(f"line {template.line}: {template.opcode} takes a tile of one place or of another")
+            raise _mixed(keys, around, counters, template)
         values = self._tiles[key][self._place[numbers]]
-        names = [loop.variable for loop in around]
         return key, tuple(
-            _fitted(values[:, at], own.variable, names, counters, template) for at, own in enumerate(self._made_in[key])
+            _fitted(values[:, at], own.variable, around, counters, template)
+            for at, own in enumerate(self._made_in[key])
         )
 
     def _result(self, ref: TensorRef) -> Result:
@@ -559,19 +619,53 @@ def _first(around: Sequence[Loop]) -> dict[str, int]:
     return values
 
 
+def _mixed(keys: np.ndarray, around: Sequence[Loop], counters: Mapping[str, np.ndarray], template: Template) -> _Mixed:
+    """Where the outermost loop whose passes do not use the same places goes over from one to another."""
+    for loop in around:
+        if not (loop.start.is_constant and loop.extent.is_constant):
+            continue
+        passes = counters[loop.variable] - loop.start.constant
+        used = [frozenset(keys[passes == at].tolist()) for at in range(loop.extent.constant)]
+        at = next((at for at in range(1, len(used)) if used[at] != used[at - 1]), 0)
+        if at:
+            return _Mixed(loop.variable, at)
+    raise NotReadable(f"line {template.line}: {template.opcode} takes a tile of one place or of another")
+
+
 def _fitted(
-    values: np.ndarray, own: str, names: Sequence[str], counters: Mapping[str, np.ndarray], template: Template
+    values: np.ndarray, own: str, around: Sequence[Loop], counters: Mapping[str, np.ndarray], template: Template
 ) -> Affine:
-    """The linear form that has those values. `own`: the counter that it mostly is. Raises NotReadable."""
+    """The linear form that has those values. `own`: the counter that it mostly is. Raises _Mixed, NotReadable."""
+    names = [loop.variable for loop in around]
     for name in (own, *names):
         if name in counters and np.array_equal(values, counters[name]):
             return Affine.variable(name)
     columns = np.stack([np.ones(len(values), np.int64), *(counters[name] for name in names)], 1)
-    solution, *_ = np.linalg.lstsq(columns.astype(np.float64), values.astype(np.float64), rcond=None)
+    form = _linear(values, columns)
+    if form is not None:
+        return Affine.of(form[0], dict(zip(names, form[1:])))
+    for loop in around:
+        if not (loop.start.is_constant and loop.extent.is_constant):
+            continue
+        passes = counters[loop.variable] - loop.start.constant
+        for at in range(loop.extent.constant - 1, 0, -1):
+            if _linear(values[passes < at], columns[passes < at]) is not None:
+                raise _Mixed(loop.variable, at)
+    raise NotReadable(f"line {template.line}: {template.opcode} takes tiles that do not go on evenly")
+
+
+def _linear(values: np.ndarray, columns: np.ndarray) -> list[int] | None:
+    """The factors of the columns whose sum the values are; 0 of a column, after the first, that never changes."""
+    changing = np.concatenate(([True], (columns[:, 1:] != columns[:1, 1:]).any(0)))
+    used = columns[:, changing]
+    solution, *_ = np.linalg.lstsq(used.astype(np.float64), values.astype(np.float64), rcond=None)
     whole = np.rint(solution).astype(np.int64)
-    if not np.array_equal(columns @ whole, values):
-        raise NotReadable(f"line {template.line}: {template.opcode} takes tiles that do not go on evenly")
-    return Affine.of(int(whole[0]), dict(zip(names, whole[1:].tolist())))
+    if not np.array_equal(used @ whole, values):
+        return None
+    factors = np.zeros(columns.shape[1], np.int64)
+    factors[changing] = whole
+    found: list[int] = factors.tolist()
+    return found
 
 
 def read(program: Program) -> LoopKernel:
@@ -581,4 +675,11 @@ def read(program: Program) -> LoopKernel:
     numbering = _Numbering(program)
     rolling = _Rolling(program, numbering)
     form = rolling.span(_spans(program, numbering))
-    return _Growing(program, rolling.row_kinds, numbering).kernel(form)
+    drafting = _Drafting(rolling.row_kinds)
+    drafts = drafting.drafts(form)
+    for _ in range(_MOST_SPLIT):
+        try:
+            return _Growing(program, rolling.row_kinds, numbering).kernel(drafts)
+        except _Mixed as mixed:
+            drafts = drafting.split(drafts, mixed)
+    raise NotReadable("its loops use tiles of too many places")

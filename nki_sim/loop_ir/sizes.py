@@ -66,9 +66,21 @@ class Sizes:
         first = known[0] if known else 0
         if all(value == first for value in known):
             return self._constant(first, near)
+        for less in (0, 1):
+            found = self._in_sizes(tuple(None if value is None else value + less for value in values), near)
+            if found is not None:
+                return f"{found} - 1" if less else found
+        for each in self.dimensions:
+            apart = {value - size for value, size in zip(values, each.values) if value is not None}
+            if len(apart) == 1 and len(set(each.values)) > 1:
+                difference = apart.pop()
+                return f"{self._use(each.name)} {'-' if difference < 0 else '+'} {abs(difference)}"
+        raise NoForm(f"{' and '.join(map(str, known))} is no multiple or part of a parameter's size")
+
+    def _in_sizes(self, values: Values, near: Collection[str]) -> str | None:
         forms = [form for each in self.dimensions if (form := self._of(values, each)) is not None]
         if not forms:
-            raise NoForm(f"{' and '.join(map(str, known))} is no multiple or part of a parameter's size")
+            return None
         best = min(forms, key=lambda form: form.rank(near))
         self.used.add(best.of.name)
         if best.condition:
@@ -117,6 +129,8 @@ class Sizes:
                 return _Form(f"{name} % {tile}", dimension, tile, False)
             if tile > 1 and all(value == size // tile * tile for value, size in pairs):
                 return _Form(f"{name} // {tile} * {tile}", dimension, tile, False)
+            if tile > 1 and all(value == -(-size // tile) for value, size in pairs):
+                return _Form(f"({name} + {tile - 1}) // {tile}", dimension, tile, False)
         return self._bounded(name, dimension, pairs)
 
     def _bounded(self, name: str, dimension: Dimension, pairs: Sequence[tuple[int, int]]) -> _Form | None:

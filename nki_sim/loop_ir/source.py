@@ -28,6 +28,12 @@ class KernelText:
         return found[-1] if found else None
 
     @cached_property
+    def indent(self) -> str:
+        """Of a line in the kernel's body."""
+        first = self.definition.body[0] if self.definition else None
+        return "    " if first is None else " " * (first.col_offset or 4)
+
+    @cached_property
     def parameters(self) -> tuple[str, ...]:
         if self.definition is None:
             return ()

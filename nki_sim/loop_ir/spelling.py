@@ -73,6 +73,8 @@ def arguments(node: Instruction, region: Callable[[Access], MemoryRegion]) -> di
         if name in _UNSPOKEN or name in _GENERATED.get(node.opcode, ()) or keyword in given:
             continue
         text = _text(name, value)
+        if text is None and keyword in parameters and parameters[keyword].default is inspect.Parameter.empty:
+            text = "None"
         if text is not None and not _is_default(parameters, keyword, value):
             given[keyword] = text
     _special(node, given, region)
@@ -83,6 +85,8 @@ def arguments(node: Instruction, region: Callable[[Access], MemoryRegion]) -> di
 
 
 def _special(node: Instruction, given: dict[str, Argument], region: Callable[[Access], MemoryRegion]) -> None:
+    if node.opcode == "scalar_load":
+        given.pop("dst")  # what it returns
     if node.opcode == "nc_matmul":
         for keyword, holds in zip(("is_stationary_onezero", "is_moving_onezero"), node.attrs.onezero):
             if holds:

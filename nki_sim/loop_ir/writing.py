@@ -10,33 +10,38 @@ import keyword
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from nki_sim.dtypes import DType
+from nki_sim.lint.findings import LATEST, VERSIONS
 from nki_sim.loop_ir.affine import Affine
+from nki_sim.loop_ir.module_text import first_line, is_docstring, replaced
 from nki_sim.loop_ir.sizes import Dimension, NoForm, Sizes
 from nki_sim.loop_ir.slices import Index, sliced, starts_of
 from nki_sim.loop_ir.source import KernelText
 from nki_sim.loop_ir.spelling import NotWritable, arguments, function_of
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, walk
 from nki_sim.memory import MemoryRegion
+from nki_sim.program import Bound
 
 WIDTH = 120
-_INDENT = "    "
+_STEP = "    "
+"""Of what a call's parentheses hold, where they are lines of their own."""
 _MOST_LISTED = 64
 """Elements of a constant that are written one by one."""
 
 _T = TypeVar("_T")
 
 
-def written(kernels: Sequence[LoopKernel], source: KernelText) -> str:
+def written(kernels: Sequence[LoopKernel], source: KernelText, version: str = LATEST) -> str:
     """The kernel's file with its function as these trees have it, which are one kernel's at several shapes.
 
-    Raises NotWritable, and NoForm where the trees differ in what no size of a parameter says.
+    `version`: of NKI, one of `nki_sim.lint.VERSIONS`. Raises NotWritable, and NoForm where the trees differ in what no
+    size of a parameter says.
     """
-    return _Writer(kernels, source).file()
+    return _Writer(kernels, source, VERSIONS.index(version)).file()
 
 
 def _alike(what: str, values: Sequence[_T]) -> _T:
@@ -47,7 +52,7 @@ def _alike(what: str, values: Sequence[_T]) -> _T:
 
 @dataclass
 class _Line:
-    indent: int
+    margin: str
     head: str
     """Up to an opening parenthesis, or the whole line."""
     parts: Sequence[str] = ()
@@ -55,13 +60,13 @@ class _Line:
     tail: str = ""
 
     def __str__(self) -> str:
-        margin = _INDENT * self.indent
+        margin = self.margin
         if not self.tail:
             return margin + self.head if self.head else ""
         flat = f"{margin}{self.head}{', '.join(self.parts)}{self.tail}"
         if len(flat) <= WIDTH:
             return flat
-        inner = margin + _INDENT
+        inner = margin + _STEP
         body = inner + ", ".join(self.parts)
         if len(body) <= WIDTH:
             return f"{margin}{self.head}\n{body}\n{margin}{self.tail}"
@@ -73,7 +78,7 @@ def _broken(part: str, margin: str) -> str:
     head, found, rest = part.partition(".ap(")
     if len(margin) + len(part) < WIDTH or not found:
         return f"{margin}{part},"
-    inner = margin + _INDENT
+    inner = margin + _STEP
     pieces = rest[:-1].replace(", offset=", "\0offset=").replace(", dtype=", "\0dtype=").split("\0")
     return "\n".join([f"{margin}{head}.ap(", *(f"{inner}{piece}," for piece in pieces), f"{margin}),"])
 
@@ -82,6 +87,8 @@ def _broken(part: str, margin: str) -> str:
 class _Writer:
     kernels: Sequence[LoopKernel]
     source: KernelText
+    version: int
+    """Number in `VERSIONS`."""
     lines: list[_Line] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     """By buffer."""
@@ -90,7 +97,8 @@ class _Writer:
 
     def __post_init__(self) -> None:
         first = self.kernels[0]
-        self.uses_numpy = False
+        self.uses = {"nki", "nisa", "nl"}
+        """Names of modules."""
         self._around: list[tuple[Loop, ...]] = []
         """The loops that are open, outermost first; one loop of each tree."""
         self._listed = _lists(first)
@@ -104,11 +112,13 @@ class _Writer:
             "nisa",
             "nl",
             "np",
+            "ml_dtypes",
         }
         self._parameters = self._parameter_texts()
         self.sizes = Sizes(self._dimensions(), tuple(self.source.constants.items()))
         self._taken |= {each.name for each in self.sizes.dimensions}
         self._where = {node.buffer: (around, node) for node, around in walk(first.body) if isinstance(node, Allocate)}
+        self._made_by_call = _made_by_call(first)
 
     # --- parameters ---------------------------------------------------------------------------------------
 
@@ -117,20 +127,10 @@ class _Writer:
         texts: dict[int, str] = {}
         for key in self.kernels[0].parameters:
             name = self.kernels[0].buffers[key].name
-            texts[key] = self._argument(name)
+            if self.source.parameters and re.split(r"\W", name, maxsplit=1)[0] not in self.source.parameters:
+                raise NotWritable(f"the argument {name} is none of the kernel's parameters")
+            texts[key] = name
         return texts
-
-    def _argument(self, name: str) -> str:
-        if name in self.source.parameters or not self.source.parameters:
-            return name
-        for parameter in sorted(self.source.parameters, key=len, reverse=True):
-            rest = name[len(parameter) :]
-            if name.startswith(parameter) and rest.startswith("_"):
-                steps = rest[1:].split("_")
-                if all(step.isdigit() for step in steps):
-                    return parameter + "".join(f"[{step}]" for step in steps)
-                return f"{parameter}.{rest[1:]}"
-        raise NotWritable(f"the argument {name} is none of the kernel's parameters")
 
     def _dimensions(self) -> list[Dimension]:
         found: list[Dimension] = []
@@ -179,7 +179,7 @@ class _Writer:
     def _shown(self, name: str) -> list[bool]:
         """At which shapes the factor of a counter can be seen: not where its loop has one pass."""
         loops = next(each for each in self._around if each[0].variable == name)
-        return [loop.extent != Affine(1) for loop in loops]
+        return [loop.extent != Affine(1) or loop.start != Affine() for loop in loops]
 
     def _number(self, values: Sequence[int | None], line: int, tight: bool = False) -> str:
         return self.sizes.text(tuple(values), self.source.names_at.get(line, ()), tight)
@@ -255,6 +255,8 @@ class _Writer:
     def _access(self, accesses: Sequence[Access], line: int, index: str = "") -> str:
         """`index`: the text of the tensor that steers it."""
         base = self._base(accesses, line)
+        if self.kernels[0].buffers[accesses[0].buffer].region is MemoryRegion.register:
+            return base
         indirection = _alike("an indirection", [each.indirection is None for each in accesses])
         if not indirection:
             return self._steered(accesses, base, line, index)
@@ -273,7 +275,7 @@ class _Writer:
     def _pattern(self, accesses: Sequence[Access], buffers: Sequence[Buffer], line: int) -> list[str]:
         rank = _alike("a pattern's rank", [len(each.pattern) for each in accesses])
         pairs = ", ".join(
-            f"[{self._number([each.pattern[at][0] for each in accesses], line)}, "
+            f"[{self._number([_stride(each, at) for each in accesses], line)}, "
             f"{self._number([each.pattern[at][1] for each in accesses], line)}]"
             for at in range(rank)
         )
@@ -318,11 +320,14 @@ class _Writer:
             shapes.append(None if plain else (extent, stride))
         if any(shape is not None for shape in shapes):
             sizes = [0 if shape is None else shape[0] * shape[1] for shape in shapes]
-            if dim or sizes != [_elements(buffer) for buffer in buffers]:
-                raise NotWritable(f"line {line}: an index steps by no dimension of {base}")
             rows = self._number([shape[0] for shape in shapes if shape], line)
             columns = self._number([shape[1] for shape in shapes if shape], line)
-            base = f"{base}.reshape(({rows}, {columns}))"
+            if not dim and sizes == [_elements(buffer) for buffer in buffers]:
+                base = f"{base}.reshape(({rows}, {columns}))"
+            elif all(access.dtype == buffer.dtype for access, buffer in zip(accesses, buffers)):
+                base = f"{base}.ap(pattern=[{'[1, 1], ' * dim}[{columns}, {rows}]])"
+            else:
+                raise NotWritable(f"line {line}: an index steps by no dimension of {base}")
         if dim or kind == "scalar":
             parts.append(f"indirect_dim={dim}")
         return f"{base}.ap({', '.join(parts)})"
@@ -339,6 +344,9 @@ class _Writer:
         if all(each.is_whole for each in given):
             return ":"
         step = _alike("a step", [each.step for each in given])
+        if step > 1 and all(each.start.is_constant and _reaches_the_end(each) for each in given):
+            low = self._affine(starts, line)
+            return f"{'' if low == '0' else low}::{step}"
         counts = [((each.count or 1) - 1) * step + 1 for each in given]
         low, high = self._low_and_high(starts, counts, line)
         space = " " if " " in low or " " in high else ""
@@ -367,10 +375,17 @@ class _Writer:
         if line and line not in self._said:
             self._said.add(line)
             if self.lines and self.source.is_set_off(line) and not self.lines[-1].head.endswith(":"):
-                self.lines.append(_Line(0, ""))
+                self.lines.append(_Line("", ""))
             for comment in self.source.comments.get(line, ()):
-                self.lines.append(_Line(indent, comment))
-        self.lines.append(_Line(indent, head, parts, tail))
+                self.lines.append(_Line(self.source.indent * indent, comment))
+        self.lines.append(_Line(self.source.indent * indent, head, parts, tail))
+
+    def _define(self, key: int, indent: int, head: str, parts: Sequence[str], tail: str, line: int) -> None:
+        """A buffer's name, or the list that it is one of, given a new one."""
+        if key in self._listed:
+            self._say(indent, f"{self._name(key)}.append({head}", parts, f"{tail})", line)
+        else:
+            self._say(indent, f"{self._name(key)} = {head}", parts, tail, line)
 
     def _block(self, bodies: Sequence[Sequence[Node]], indent: int) -> None:
         length = _alike("the number of statements", [len(body) for body in bodies])
@@ -391,6 +406,8 @@ class _Writer:
         buffers = [kernel.buffers[key] for kernel in self.kernels]
         first = buffers[0]
         if first.region is MemoryRegion.register:
+            if key not in self._made_by_call:
+                self._define(key, indent, "nisa.register_alloc(", (), ")", first.line)
             return
         rank = _alike("a buffer's rank", [len(each.shape) for each in buffers])
         shape = ", ".join(self._number([each.shape[at] for each in buffers], first.line) for at in range(rank))
@@ -402,10 +419,7 @@ class _Writer:
         address = _alike("an address", [each.address for each in buffers])
         if address is not None:
             parts.append(f"address={address}")
-        if key in self._listed:
-            self._say(indent, f"{self._name(key)}.append(nl.ndarray(", parts, "))", first.line)
-        else:
-            self._say(indent, f"{self._name(key)} = nl.ndarray(", parts, ")", first.line)
+        self._define(key, indent, "nl.ndarray(", parts, ")", first.line)
 
     def _dtype(self, dtype: DType, line: int) -> str:
         """That of a parameter, where the source says so; else its name."""
@@ -432,19 +446,59 @@ class _Writer:
             given = f"{self._affine(starts, site)}, {given}"
         self._say(indent, f"for {name} in range({given}):", line=site)
         self._around.append(tuple(nodes))
-        before = len(self.lines)
-        self._block([node.body for node in nodes], indent + 1)
-        if len(self.lines) == before:
-            self._say(indent + 1, "pass")
+        self._block_or_pass([node.body for node in nodes], indent + 1)
         self._around.pop()
 
     def _device_loop(self, nodes: Sequence[DeviceLoop], indent: int) -> None:
-        raise NotWritable("a loop on the device")
+        first = nodes[0]
+        kind, _, step = _alike("a device loop", [(node.kind, node.counter, node.step) for node in nodes])
+        line = self.kernels[0].buffers[first.counter].line
+        lower, upper = ([getattr(node, which) for node in nodes] for which in ("lower", "upper"))
+        bounds = [self._bound(lower, line)] + ([self._bound(upper, line)] if kind == "for" else [])
+        if bounds[0] == "0" and step == 1 and not self._has_functions:
+            bounds = bounds[1:]
+        bounds += [str(step)] * (step != 1)
+        counter = self.names[first.counter] = self._fresh(self.source.counters.get(line, "i" if kind == "for" else "r"))
+        bodies = [node.body for node in nodes]
+        if not self._has_functions:
+            if kind != "for":
+                raise NotWritable(f"line {line}: a loop while a register holds, which NKI has from 0.6")
+            self._say(indent, f"for {counter} in nl.dynamic_range({', '.join(bounds)}):", line=line)
+            self._block_or_pass(bodies, indent + 1)
+            return
+        name = self._fresh("body")
+        self._say(indent, f"def {name}({counter}):", line=line)
+        self._block_or_pass(bodies, indent + 1)
+        if kind == "for":
+            self._say(indent, f"nl.fori_loop({', '.join([*bounds[:2], name, *bounds[2:]])})")
+        else:
+            following = [kernel.buffers[node.next] for kernel, node in zip(self.kernels, nodes)]
+            _alike("the next condition", [each.region for each in following])
+            self._say(indent + 1, f"return {self._name(first.next)}")
+            self._say(indent, f"nl.while_loop({bounds[0]}, {name})")
+
+    @property
+    def _has_functions(self) -> bool:
+        """Are a device loop's passes a function? Before, they are Python's `for`."""
+        return self.version >= VERSIONS.index("0.6")
+
+    def _bound(self, bounds: Sequence[Bound], line: int) -> str:
+        register = _alike("a bound", [bound.register for bound in bounds])
+        return self._name(register) if register is not None else self._number([each.value for each in bounds], line)
+
+    def _block_or_pass(self, bodies: Sequence[Sequence[Node]], indent: int) -> None:
+        before = len(self.lines)
+        self._block(bodies, indent)
+        if len(self.lines) == before:
+            self._say(indent, "pass")
 
     def _instruction(self, nodes: Sequence[Instruction], indent: int) -> None:
         first = nodes[0]
-        if first.opcode.startswith(("register_", "scalar_load", "scalar_store", "scalar_arithmetic")):
-            raise NotWritable(f"line {first.line}: {first.opcode}, a register")
+        if first.opcode in _OF_SCALARS and self.version < VERSIONS.index("0.7"):
+            raise NotWritable(f"line {first.line}: {first.opcode}, which NKI has from 0.7")
+        if first.opcode == "scalar_arithmetic":
+            self._arithmetic(nodes, indent)
+            return
         _alike("an instruction", [(n.opcode, n.engine, tuple(o.role for o in n.operands)) for n in nodes])
         regions = [self._region(kernel) for kernel in self.kernels]
         each_arguments = [arguments(node, region) for node, region in zip(nodes, regions)]
@@ -460,7 +514,23 @@ class _Writer:
             else:
                 text = self._value(name, [str(v) for v in values], first.line)
             parts.append(f"{name}={text}")
-        self._say(indent, f"nisa.{function_of(first)}(", parts, ")", first.line)
+        call = f"nisa.{function_of(first)}("
+        if first.opcode == "scalar_load":
+            self._define(first.operands[0].buffer, indent, call, parts, ")", first.line)
+        else:
+            self._say(indent, call, parts, ")", first.line)
+
+    def _arithmetic(self, nodes: Sequence[Instruction], indent: int) -> None:
+        first = nodes[0]
+        op, reverse = _alike("an operator", [(node.attrs.op, node.attrs.reverse) for node in nodes])
+        left, *rest = (self._access(each, first.line) for each in zip(*(node.operands[1:] for node in nodes)))
+        constants = [node.attrs.operand for node in nodes]
+        right = rest[0] if rest else self._number(constants, first.line, True) if min(constants) >= 0 else None
+        if right is None:
+            right = f"({_alike('a constant', constants)})"
+        if reverse:
+            left, right = right, left
+        self._define(first.operands[0].buffer, indent, f"{left} {_SIGNS[op]} {right}", (), "", first.line)
 
     def _region(self, kernel: LoopKernel) -> Callable[[Access], MemoryRegion]:
         return lambda access: kernel.buffers[access.buffer].region
@@ -501,7 +571,7 @@ class _Writer:
                 continue
             arrays = [np.asarray(kernel.buffers[key].contents) for kernel in self.kernels]
             text = _array_text(_alike_arrays(arrays))
-            self.uses_numpy = True
+            self.uses |= {name for name in ("np", "ml_dtypes") if f"{name}." in text}
             self._say(1, f"{self._name(key)} = nl.shared_constant({text})")
 
     def _results(self) -> str:
@@ -525,7 +595,7 @@ class _Writer:
         body, self.lines = self.lines, []
         result = self._results()
         head = self._head()
-        return "\n".join([*head, *map(str, body), f"{_INDENT}{result}"]) + "\n"
+        return "\n".join([*head, *map(str, body), f"{self.source.indent}{result}"]) + "\n"
 
     def _head(self) -> list[str]:
         definition = self.source.definition
@@ -535,9 +605,9 @@ class _Writer:
             names = [self._parameters[key] for key in self.kernels[0].parameters]
             head += ["@nki.jit", f"def {self.kernels[0].name}({', '.join(names)}):"]
         else:
-            first = min([definition.lineno, *(each.lineno for each in definition.decorator_list)])
+            first = first_line(definition)
             body = definition.body[0]
-            documented = _is_docstring(body)
+            documented = is_docstring(body)
             if body.lineno == definition.lineno:
                 raise NotWritable("the kernel's body stands on the line of its def")
             until = body.end_lineno or body.lineno
@@ -572,32 +642,26 @@ class _Writer:
         for condition in sorted(self.sizes.conditions):
             bare = condition[1:-1] if condition.startswith("(") else condition
             lines.append(f'assert {bare}, "written for such sizes"')
-        return [_INDENT + line for line in lines]
+        return [self.source.indent + line for line in lines]
 
     def file(self) -> str:
+        if self.source.text and self.source.definition is None:
+            raise NotWritable(f"{self.source.function} is no function at the top of its file")
         function = self.function()
-        definition = self.source.definition
-        if definition is None:
-            return "\n".join(["import nki", "import nki.isa as nisa", "import nki.language as nl", "", "", function])
-        text = self.source.text.splitlines()
-        first = min([definition.lineno, *(each.lineno for each in definition.decorator_list)])
-        before, after = text[: first - 1], text[definition.end_lineno or definition.lineno :]
-        missing = [line for name, line in _IMPORTS.items() if not _imports(self.source, name, line)]
-        if not self.uses_numpy:
-            missing = [line for line in missing if "numpy" not in line]
-        if missing:
-            at = _place_of_imports(self.source)
-            before[at:at] = missing
-        return "\n".join([*before, function.rstrip("\n"), *after]).rstrip("\n") + "\n"
+        return replaced(self.source, function, {name: _IMPORTS[name] for name in _IMPORTS if name in self.uses})
 
 
 _IMPORTS = {
     "nki": "import nki",
     "nisa": "import nki.isa as nisa",
     "nl": "import nki.language as nl",
+    "ml_dtypes": "import ml_dtypes",
     "np": "import numpy as np",
 }
+_OF_SCALARS = frozenset({"scalar_load", "scalar_store", "scalar_arithmetic"})
+_SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
 _REGION_NAMES = {
+    MemoryRegion.register: "register",
     MemoryRegion.sbuf: "tile",
     MemoryRegion.psum: "psum_tile",
     MemoryRegion.shared_hbm: "array",
@@ -611,30 +675,6 @@ _FRACTIONS: tuple[tuple[Callable[[int], float], str], ...] = (
 )
 
 
-def _imports(source: KernelText, name: str, line: str) -> bool:
-    import ast
-
-    wanted = ast.parse(line).body[0]
-    return any(ast.dump(node) == ast.dump(wanted) for node in source.tree.body)
-
-
-def _place_of_imports(source: KernelText) -> int:
-    """The line before which an import can be added."""
-    import ast
-
-    for node in source.tree.body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "module", "") != "__future__":
-            return node.lineno - 1
-    body = source.tree.body
-    return (body[0].end_lineno or 0) if body and _is_docstring(body[0]) else 0
-
-
-def _is_docstring(node: Any) -> bool:
-    import ast
-
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
 def _end_of_header(text: Sequence[str], first: int, body: int) -> int:
     """The last line of a def's own, before comments and the body."""
     last = body - 1
@@ -643,8 +683,29 @@ def _end_of_header(text: Sequence[str], first: int, body: int) -> int:
     return last
 
 
+def _reaches_the_end(index: Index) -> bool:
+    return index.start.constant + (index.count or 1) * index.step >= index.size
+
+
+def _stride(access: Access, at: int) -> int:
+    """Of a dimension of its pattern; of rows that an index chooses, what one index more is."""
+    steer = access.indirection
+    return steer[1] if at == 0 and steer is not None and steer[0] == "vector" else access.pattern[at][0]
+
+
 def _elements(buffer: Buffer) -> int:
     return int(np.prod(buffer.shape, dtype=np.int64))
+
+
+def _made_by_call(kernel: LoopKernel) -> frozenset[int]:
+    """Registers that a call or a loop makes by itself."""
+    made: set[int] = set()
+    for node, _ in walk(kernel.body):
+        if isinstance(node, DeviceLoop):
+            made.add(node.counter)
+        elif isinstance(node, Instruction) and node.opcode in ("scalar_load", "scalar_arithmetic"):
+            made.add(node.operands[0].buffer)
+    return frozenset(made)
 
 
 def _lists(kernel: LoopKernel) -> Mapping[int, int]:
@@ -672,7 +733,7 @@ def _lists(kernel: LoopKernel) -> Mapping[int, int]:
                 used(access, around)
     for each in kernel.outputs:
         used(Access("", "r", each.buffer, each.tile, Affine(each.offset), each.pattern, each.dtype), ())
-    return {key: depth for key, depth in depths.items() if kernel.buffers[key].region is not MemoryRegion.register}
+    return depths
 
 
 def _alike_arrays(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -683,9 +744,9 @@ def _alike_arrays(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 def _array_text(values: np.ndarray) -> str:
     """A NumPy expression. Raises NotWritable."""
-    dtype = f"np.{values.dtype.name}"
     if not values.dtype.isbuiltin:
-        raise NotWritable(f"a constant of {values.dtype.name}")
+        return f"{_array_text(values.astype(np.float32))}.astype(ml_dtypes.{values.dtype.name})"
+    dtype = f"np.{values.dtype.name}"
     if values.ndim == 2 and values.shape[0] == values.shape[1] and np.array_equal(values, np.eye(len(values))):
         return f"np.eye({len(values)}, dtype={dtype})"
     if (values == values.flat[0]).all():
