@@ -39,7 +39,7 @@ def is_local(kernel: LoopKernel, buffer: int) -> bool:
     """Is it made by the kernel, on chip or in HBM, and not returned?"""
     return (
         buffer not in kernel.parameters
-        and buffer not in kernel.standing
+        and buffer not in kernel.permanent
         and all(each.buffer != buffer for each in kernel.outputs)
     )
 

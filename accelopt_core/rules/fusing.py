@@ -211,20 +211,20 @@ def _summing(first: Instruction, kernel: LoopKernel) -> tuple[Instruction, LoopK
     else:
         raise Refused(f"{first.opcode} does not sum up what it makes")
     activation = replace(activation, attrs=activation.attrs._replace(reduce_cmd=reduce_cmd.reset_reduce))
-    for key in kernel.standing:
+    for key in kernel.permanent:
         buffer = kernel.buffers[key]
         if buffer.region is MemoryRegion.register and buffer.name == _REGISTERS:
             return activation, kernel
     key = max(kernel.buffers) + 1
     buffer = Buffer(MemoryRegion.register, (ISA.partitions, 1), float32, _REGISTERS)
-    return activation, replace(kernel, buffers={**kernel.buffers, key: buffer}, standing=(*kernel.standing, key))
+    return activation, replace(kernel, buffers={**kernel.buffers, key: buffer}, permanent=(*kernel.permanent, key))
 
 
 _REGISTERS = "scalar accumulators"
 
 
 def _registers(kernel: LoopKernel, node: Instruction, result: Access) -> tuple[Access, Access]:
-    key = next(key for key in kernel.standing if kernel.buffers[key].name == _REGISTERS)
+    key = next(key for key in kernel.permanent if kernel.buffers[key].name == _REGISTERS)
     data = node.operands[1]
     row = kernel.buffers[data.buffer].partition_elements
     start = data.offset.constant // row

@@ -44,7 +44,7 @@ class _Expansion:
         self._kernel = kernel
         self.leaves: list[_Leaf] = []
         self.loops: list[DeviceLoopRows] = []
-        self.given = (*kernel.parameters, *kernel.standing)
+        self.given = (*kernel.parameters, *kernel.permanent)
         """Buffers that are there before the first instruction, numbered from 0."""
 
     def run(self) -> _Size:

@@ -72,15 +72,15 @@ class _Numbering:
             stands[program.operand_data[program.of_operands([list(each) for each in per_template]) == 1, 0]] = True
         stands[list(program.constants)] = True
         stands[[ref.allocation for ref in program.inputs]] = False
-        self.standing = np.flatnonzero(stands)
+        self.permanent = np.flatnonzero(stands)
         """Numbers in the program."""
-        self.order = np.concatenate((np.flatnonzero(~stands), self.standing))
+        self.order = np.concatenate((np.flatnonzero(~stands), self.permanent))
         """By number here, that in the program."""
         self.numbers = np.empty(total, np.int64)
         self.numbers[self.order] = np.arange(total)
         self.before = np.concatenate(([0], np.cumsum(~stands)))
         """By number in the program: how many that the kernel allocates come before."""
-        self.allocated = total - len(self.standing)
+        self.allocated = total - len(self.permanent)
 
 
 def _spans(program: Program, numbering: _Numbering) -> _Span:
@@ -458,8 +458,8 @@ class _Growing:
         self._place = np.zeros(len(program.allocations), np.int64)
         """By buffer of the program: its row in those."""
         self.buffers: dict[int, Buffer] = {}
-        standing = numbering.numbers[numbering.standing].tolist()
-        for number in [int(numbering.numbers[ref.allocation]) for ref in program.inputs] + standing:
+        permanent = numbering.numbers[numbering.permanent].tolist()
+        for number in [int(numbering.numbers[ref.allocation]) for ref in program.inputs] + permanent:
             self._own(Affine(number), ())
         self._given = len(self.buffers)
 

@@ -140,7 +140,7 @@ class LoopKernel:
     buffers: Mapping[int, Buffer]
     parameters: tuple[int, ...]
     """Buffers of the tensor arguments in the order of the call."""
-    standing: tuple[int, ...]
+    permanent: tuple[int, ...]
     """Buffers that nothing allocates: constants, and the engines' own registers."""
     body: tuple[Node, ...]
     outputs: tuple[Result, ...]
