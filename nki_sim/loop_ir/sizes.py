@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import NamedTuple, Union
 
+from nki_sim.machine import ISA
+
 Values = tuple[Union[int, None], ...]
 """One number at each of the shapes that a kernel was traced at; None where it is not known."""
 
 _ROUND = 8
-_TILES = (128, 512, 64, 256, 32, 1024, 2048)
+_TILES = tuple(int(ISA.partitions * part) for part in (1, 4, 0.5, 2, 0.25, 8))
 """Sizes by which kernels cut what they work on, where the kernel names none of its own."""
 
 

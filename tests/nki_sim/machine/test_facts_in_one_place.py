@@ -34,6 +34,7 @@ OTHER_MEANINGS = {
     "proofs/operators.py": {16: "powers written out as products"},
     "passes.py": {32: "loops inside each other"},
     "precision.py": {64: "extents of a buffer remembered", 128: "exponents of float32"},
+    "loop_ir/writing.py": {64: "elements of a constant that are written one by one"},
     "machine_code.py": {16: "characters of a digest"},
     "region_lists.py": {64: "entries of a table to begin with"},
     "list_scheduler.py": {64: "idle gaps remembered, slices of time to grow by"},
