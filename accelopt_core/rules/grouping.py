@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from accelopt_core.rules.base import Site
+from accelopt_core.rules.copies import without
+from accelopt_core.rules.flow import is_local, uses_of
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
+    Along,
     Path,
     Refused,
     fission,
     joined_tiles,
     loop_at,
+    loops_around,
     merged,
     paths,
     split,
+    with_node,
 )
-from nki_sim.loop_ir.tree import Allocate, Loop, LoopKernel
+from nki_sim.loop_ir.dependence import covers, uses
+from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node, rebuilt
+from nki_sim.machine import ISA
 
 MOST_PASSES = 64
 """Taken together."""
@@ -29,25 +37,112 @@ class Group:
         for path, node in paths(kernel.body):
             if isinstance(node, Loop) and node.extent.is_constant and node.extent.constant > 1:
                 count = node.extent.constant
-                for block in _divisors(count):
+                for block in _divisors(count, MOST_PASSES):
                     yield Site(
                         self.name, path, (block,), f"{block} of {count} passes of line {node.site} at once", node.site
                     )
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        block = int(site.arguments[0])
-        path = site.path
-        if loop_at(kernel, path).extent != Affine(block):
-            kernel = split(kernel, path, block)
-            path = (*path, 0)
+        kernel, path = _block_of(kernel, site.path, int(site.arguments[0]))
         return grouped(kernel, path)
 
 
-def _divisors(count: int) -> list[int]:
-    return [n for n in range(2, min(count, MOST_PASSES) + 1) if count % n == 0 and (n & (n - 1) == 0 or n == count)]
+class GroupOnPartitions:
+    """An engine takes as long for one partition as for all, and a transfer of one row as long as one of several
+    (AWS's cost formulas count elements of a partition)."""
+
+    name = "rows-on-partitions"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        for path, node in paths(kernel.body):
+            if isinstance(node, Loop) and node.extent.is_constant and node.extent.constant > 1:
+                most = ISA.partitions // max(1, _partitions(kernel, node))
+                for block in _divisors(node.extent.constant, most):
+                    what = f"{block} of {node.extent.constant} passes of line {node.site} on partitions of their own"
+                    yield Site(self.name, path, (block,), what, node.site)
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        kernel, path = _block_of(kernel, site.path, int(site.arguments[0]))
+        kernel, path = _with_own_loads(kernel, path)
+        return grouped(kernel, path, Along.partitions)
 
 
-def grouped(kernel: LoopKernel, path: Path) -> LoopKernel:
+def _block_of(kernel: LoopKernel, path: Path, block: int) -> tuple[LoopKernel, Path]:
+    """The loop there, or one over so many of its passes at a time, and where that is."""
+    if loop_at(kernel, path).extent == Affine(block):
+        return kernel, path
+    return split(kernel, path, block), (*path, 0)
+
+
+def _divisors(count: int, most: int) -> list[int]:
+    return [n for n in range(2, min(count, most) + 1) if count % n == 0 and (n & (n - 1) == 0 or n == count)]
+
+
+def _partitions(kernel: LoopKernel, loop: Loop) -> int:
+    """How many an instruction of the loop is on, at most."""
+    accesses = [use.access for use in uses(loop.body)]
+    return max((each.pattern[0][1] for each in accesses if kernel.buffers[each.buffer].region.on_chip), default=1)
+
+
+def _with_own_loads(kernel: LoopKernel, path: Path) -> tuple[LoopKernel, Path]:
+    """Every pass of the loop there loads for itself what is loaded before it and read by all."""
+    loop = loop_at(kernel, path)
+    for key in sorted({use.access.buffer for use in uses(loop.body) if not use.writes}):
+        load = _load_before(kernel, path, key)
+        if load is None:
+            continue
+        own = max(kernel.buffers) + 1
+        tile = tuple(Affine.variable(each.variable) for each in (*loops_around(kernel, path), loop))
+        body = _with_buffer(loop_at(kernel, path).body, key, own, tile)
+        target = replace(load.operands[0], buffer=own, tile=tile)
+        body = (Allocate(own), replace(load, operands=(target, *load.operands[1:])), *body)
+        kernel = replace(kernel, buffers={**kernel.buffers, own: kernel.buffers[key]})
+        kernel = with_node(kernel, path, (replace(loop_at(kernel, path), body=body),))
+        kernel, path = _without_unread(kernel, path, key)
+    return kernel, path
+
+
+def _load_before(kernel: LoopKernel, path: Path, key: int) -> Instruction | None:
+    """The transfer outside the loop there that alone fills the buffer, from HBM that nothing writes."""
+    writing, _ = uses_of(kernel, key)
+    if not is_local(kernel, key) or len(writing) != 1 or not kernel.buffers[key].region.on_chip:
+        return None
+    place, node = writing[0].path, writing[0].node
+    if node.opcode != "dma_copy" or path[: len(place) - 1] != place[:-1] or place >= path:
+        return None
+    source = node.operands[1]
+    if not covers(node.operands[0], kernel.buffers[key]) or kernel.buffers[source.buffer].region.on_chip:
+        return None
+    return None if uses_of(kernel, source.buffer)[0] or path[: len(place)] == place else node
+
+
+def _with_buffer(body: tuple[Node, ...], key: int, own: int, tile: tuple[Affine, ...]) -> tuple[Node, ...]:
+    def moved(access: Access) -> Access:
+        return replace(access, buffer=own, tile=tile) if access.buffer == key else access
+
+    def change(node: Node) -> tuple[Node, ...]:
+        if not isinstance(node, Instruction) or all(access.buffer != key for access in node.operands):
+            return (node,)
+        return (replace(node, operands=tuple(moved(access) for access in node.operands)),)
+
+    return rebuilt(body, change)
+
+
+def _without_unread(kernel: LoopKernel, path: Path, key: int) -> tuple[LoopKernel, Path]:
+    """Without a buffer that is filled and never read, and where the loop there is then."""
+    writing, reading = uses_of(kernel, key)
+    if reading:
+        return kernel, path
+    loop = loop_at(kernel, path)
+    kernel = without(kernel, writing[0].path, key)
+    return kernel, next(place for place, node in paths(kernel.body) if _is_loop(node, loop))
+
+
+def _is_loop(node: Node, loop: Loop) -> bool:
+    return isinstance(node, Loop) and node.variable == loop.variable
+
+
+def grouped(kernel: LoopKernel, path: Path, along: Along = Along.columns) -> LoopKernel:
     """The passes of the loop there at once, statement by statement, as far as that is possible.
 
     Raises Refused where it is for none.
@@ -57,7 +152,7 @@ def grouped(kernel: LoopKernel, path: Path) -> LoopKernel:
         if isinstance(loop_at(kernel, path).body[at], Allocate):
             if len(loop_at(kernel, path).body) == 1:
                 raise Refused("nothing is done in the loop")
-            kernel = joined_tiles(kernel, (*path, at))
+            kernel = joined_tiles(kernel, (*path, at), along)
             path = (*path[:-1], path[-1] + 1)
         else:
             at += 1
@@ -71,7 +166,7 @@ def grouped(kernel: LoopKernel, path: Path) -> LoopKernel:
     done, reason = 0, ""
     for number in range(parts):
         try:
-            kernel = merged(kernel, (*path[:-1], path[-1] + number))
+            kernel = merged(kernel, (*path[:-1], path[-1] + number), along)
             done += 1
         except Refused as error:
             reason = str(error)

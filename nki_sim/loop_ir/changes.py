@@ -6,8 +6,9 @@ the same in the trees of one kernel at several shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
+from enum import Enum
 from math import prod
 from typing import Union
 
@@ -29,6 +30,7 @@ from nki_sim.loop_ir.tree import (
     rebuilt,
     walk,
 )
+from nki_sim.machine import ISA
 from nki_sim.opcodes import OPCODES
 from nki_sim.operands import check_operands
 
@@ -329,10 +331,17 @@ def _without(loop: Loop, statements: Sequence[Path]) -> Loop:
 # --- buffers ---------------------------------------------------------------------------------------------------
 
 
-def joined_tiles(kernel: LoopKernel, path: Path) -> LoopKernel:
+class Along(Enum):
+    """Where on chip the passes of a loop lie beside each other."""
+
+    columns = "columns"
+    partitions = "partitions"
+
+
+def joined_tiles(kernel: LoopKernel, path: Path, along: Along = Along.columns) -> LoopKernel:
     """The Allocate there, in a loop's body, as one buffer in front of the loop with a place for each pass's tile.
 
-    On chip the places are side by side in every partition; in HBM one after the other.
+    On chip the places are side by side in every partition, or on partitions of their own; in HBM one after the other.
     """
     node, around = node_at(kernel, path), loops_around(kernel, path)
     if not isinstance(node, Allocate) or not around or len(path) < 2:
@@ -345,7 +354,12 @@ def joined_tiles(kernel: LoopKernel, path: Path) -> LoopKernel:
         raise Refused("the loop begins at a counter of another one")
     depth, first = len(around) - 1, loop.start.constant
     on_chip = buffer.region.on_chip
-    if on_chip:
+    on_partitions = on_chip and along is Along.partitions
+    if on_partitions:
+        shape = (buffer.shape[0] * count, *buffer.shape[1:])
+        if shape[0] > ISA.partitions:
+            raise Refused(f"{count} tiles of {buffer.shape[0]} partitions are more than there are")
+    elif on_chip:
         shape = (buffer.shape[0], count, *buffer.shape[1:])
     else:
         shape = (count, *buffer.shape)
@@ -358,7 +372,9 @@ def joined_tiles(kernel: LoopKernel, path: Path) -> LoopKernel:
         row = int(own * scale)
         place = (access.tile[depth] - first) * row
         tile = (*access.tile[:depth], *access.tile[depth + 1 :])
-        if not on_chip:
+        if on_partitions:
+            place = place * buffer.shape[0]
+        if on_partitions or not on_chip:
             return replace(access, tile=tile, offset=access.offset + place)
         partition, rest = _by_partition(access.offset, row)
         (stride, partitions), *free = access.pattern
@@ -388,6 +404,14 @@ def _by_partition(offset: Affine, row: int) -> tuple[Affine, Affine]:
 # --- instructions --------------------------------------------------------------------------------------------------
 
 
+def rechecked(kernel: LoopKernel, keys: Set[int]) -> LoopKernel:
+    """The same, once an engine can do every instruction that touches one of those buffers. Raises Refused."""
+    for node, _ in walk(kernel.body):
+        if isinstance(node, Instruction) and any(access.buffer in keys for access in node.operands):
+            checked(node, kernel.buffers)
+    return kernel
+
+
 def checked(node: Instruction, buffers: Mapping[int, Buffer]) -> Instruction:
     """The same, once an engine can do it. Raises Refused."""
     try:
@@ -415,8 +439,15 @@ ELEMENTWISE = {
 """Operands of which an instruction treats one free dimension's elements each by themselves; others it takes whole."""
 
 
-def merged(kernel: LoopKernel, path: Path) -> LoopKernel:
+PARTITION_WISE = frozenset(ELEMENTWISE) - {"nc_matmul"} | {"tensor_tensor_scan", "tensor_scalar_reduce"}
+"""What these write on a partition depends on the same partition alone, whichever it is; a transfer goes where it is
+told."""
+
+
+def merged(kernel: LoopKernel, path: Path, along: Along = Along.columns) -> LoopKernel:
     """The loop there, whose body is one instruction, as one instruction over all its passes."""
+    if along is Along.partitions:
+        return _merged_on_partitions(kernel, path)
     loop, around = loop_at(kernel, path), loops_around(kernel, path)
     if len(loop.body) != 1 or not isinstance(loop.body[0], Instruction):
         raise Refused("its body is more than one instruction")
@@ -450,6 +481,45 @@ def merged(kernel: LoopKernel, path: Path) -> LoopKernel:
         attrs = attrs._replace(axes=tuple(range(free - len(attrs.axes), free)))
     made = checked(replace(node, operands=tuple(operands), attrs=attrs), kernel.buffers)
     return with_node(kernel, path, (made,))
+
+
+def _merged_on_partitions(kernel: LoopKernel, path: Path) -> LoopKernel:
+    loop, around = loop_at(kernel, path), loops_around(kernel, path)
+    if len(loop.body) != 1 or not isinstance(loop.body[0], Instruction):
+        raise Refused("its body is more than one instruction")
+    node, count = loop.body[0], _extent(loop)
+    if node.opcode not in PARTITION_WISE:
+        raise Refused(f"{node.opcode} does not treat each partition by itself")
+    if not any(kernel.buffers[access.buffer].region.on_chip for access in node.operands):
+        raise Refused("nothing of it is on chip")
+    blocked = conflict(loop.body, loop.body, kernel, (*around, loop), ((loop, 1),))
+    if blocked is not None:
+        raise Refused(f"line {blocked.node.line} needs what an earlier pass left")
+    operands = tuple(_on_partitions(access, loop, count, kernel.buffers[access.buffer]) for access in node.operands)
+    return with_node(kernel, path, (checked(replace(node, operands=operands), kernel.buffers),))
+
+
+def _on_partitions(access: Access, loop: Loop, count: int, buffer: Buffer) -> Access:
+    """All passes of it: on chip on adjacent partitions, in HBM one after the other."""
+    if any(loop.variable in form.variables for form in access.tile) or access.indirection is not None:
+        raise Refused("its passes are on different buffers")
+    step = access.offset.coefficient(loop.variable)
+    first = access.offset.substitute({loop.variable: loop.start})
+    (stride, size), *rest = access.pattern
+    if access.role in IMPLICIT:
+        if access.access != "w" or step:
+            raise Refused("a pass goes on with the sum of the one before")
+        return replace(access, pattern=((stride, size * count), *rest))
+    if buffer.region.on_chip:
+        row = buffer.partition_elements * buffer.dtype.itemsize // access.dtype.itemsize
+        if step != row * size or (size > 1 and stride != row):
+            raise Refused(f"the passes' {access.role} is not on adjacent partitions")
+        return replace(access, offset=first, pattern=((row, size * count), *rest))
+    if size == 1:
+        return replace(access, offset=first, pattern=((step, count), *(rest or [(1, 1)])))
+    if step == stride * size:
+        return replace(access, offset=first, pattern=((stride, size * count), *rest))
+    return replace(access, offset=first, pattern=((step, count), *access.pattern))
 
 
 def _squeezed(pattern: tuple[tuple[int, int], ...], at: int) -> tuple[tuple[int, int], ...]:
