@@ -14,6 +14,7 @@ from nki_sim.loop_ir.changes import (
     Path,
     Refused,
     fission,
+    interchange,
     joined_tiles,
     loop_at,
     loops_around,
@@ -22,7 +23,7 @@ from nki_sim.loop_ir.changes import (
     split,
     with_node,
 )
-from nki_sim.loop_ir.dependence import covers, uses
+from nki_sim.loop_ir.dependence import allocated_in, covers, uses
 from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node, rebuilt
 from nki_sim.machine import ISA
 
@@ -147,6 +148,7 @@ def grouped(kernel: LoopKernel, path: Path, along: Along = Along.columns) -> Loo
 
     Raises Refused where it is for none.
     """
+    kernel, path = _joined_elsewhere(kernel, path, along)
     at = 0
     while at < len(loop_at(kernel, path).body):
         if isinstance(loop_at(kernel, path).body[at], Allocate):
@@ -166,10 +168,35 @@ def grouped(kernel: LoopKernel, path: Path, along: Along = Along.columns) -> Loo
     done, reason = 0, ""
     for number in range(parts):
         try:
-            kernel = merged(kernel, (*path[:-1], path[-1] + number), along)
+            inner, place = _innermost(kernel, (*path[:-1], path[-1] + number))
+            kernel = merged(inner, place, along)
             done += 1
         except Refused as error:
             reason = str(error)
     if not done:
         raise Refused(reason)
     return kernel
+
+
+def _joined_elsewhere(kernel: LoopKernel, path: Path, along: Along) -> tuple[LoopKernel, Path]:
+    """With the tiles that are made in other loops, of which each pass here uses another one, in one buffer each."""
+    loop = loop_at(kernel, path)
+    own = allocated_in(loop.body)
+    for use in uses(loop.body):
+        access = use.access
+        if access.buffer in own or not any(loop.variable in form.variables for form in access.tile):
+            continue
+        place = next(each for each, node in paths(kernel.body) if node == Allocate(access.buffer))
+        if loop.variable not in access.tile[-1].variables:
+            raise Refused(f"line {use.node.line} takes tiles of several loops")
+        own |= {access.buffer}
+        kernel = joined_tiles(kernel, place, along)
+        path = next(each for each, node in paths(kernel.body) if _is_loop(node, loop))
+    return kernel, path
+
+
+def _innermost(kernel: LoopKernel, path: Path) -> tuple[LoopKernel, Path]:
+    """The loop there within the loops that are all of its body, and where it is then. Raises Refused."""
+    while len(loop_at(kernel, path).body) == 1 and isinstance(loop_at(kernel, path).body[0], Loop):
+        kernel, path = interchange(kernel, path), (*path, 0)
+    return kernel, path
