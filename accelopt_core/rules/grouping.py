@@ -20,6 +20,7 @@ from nki_sim.loop_ir.changes import (
     loops_around,
     merged,
     paths,
+    rechecked,
     split,
     with_node,
 )
@@ -44,7 +45,7 @@ class Group:
                     )
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        kernel, path = _block_of(kernel, site.path, int(site.arguments[0]))
+        kernel, path = block_of(kernel, site.path, int(site.arguments[0]))
         return grouped(kernel, path)
 
 
@@ -63,12 +64,14 @@ class GroupOnPartitions:
                     yield Site(self.name, path, (block,), what, node.site)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        kernel, path = _block_of(kernel, site.path, int(site.arguments[0]))
+        before = kernel.buffers
+        kernel, path = block_of(kernel, site.path, int(site.arguments[0]))
         kernel, path = _with_own_loads(kernel, path)
-        return grouped(kernel, path, Along.partitions)
+        kernel = grouped(kernel, path, Along.partitions)
+        return rechecked(kernel, {key for key, buffer in kernel.buffers.items() if before.get(key) != buffer})
 
 
-def _block_of(kernel: LoopKernel, path: Path, block: int) -> tuple[LoopKernel, Path]:
+def block_of(kernel: LoopKernel, path: Path, block: int) -> tuple[LoopKernel, Path]:
     """The loop there, or one over so many of its passes at a time, and where that is."""
     if loop_at(kernel, path).extent == Affine(block):
         return kernel, path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accelopt_core.rules.array import ShareArray
 from accelopt_core.rules.base import Rule
 from accelopt_core.rules.blocking import Block
 from accelopt_core.rules.buffers import DropMemset, RotateBuffer
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     ExchangeOperands(),
     Group(),
     GroupOnPartitions(),
+    ShareArray(),
     Block(),
     SplitColumns(),
     EvacuatePsum(),

@@ -6,17 +6,19 @@ the same in the trees of one kernel at several shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from enum import Enum
 from math import prod
 from typing import Union
 
+import numpy as np
+
 from nki_sim.errors import NkiError
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.dependence import allocated_in, conflict, meet, uses
 from nki_sim.loop_ir.expansion import template_of
-from nki_sim.loop_ir.reading import IMPLICIT
+from nki_sim.loop_ir.reading import IMPLICIT, grid
 from nki_sim.loop_ir.tree import (
     Access,
     Allocate,
@@ -31,6 +33,7 @@ from nki_sim.loop_ir.tree import (
     walk,
 )
 from nki_sim.machine import ISA
+from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import OPCODES
 from nki_sim.operands import check_operands
 
@@ -405,11 +408,35 @@ def _by_partition(offset: Affine, row: int) -> tuple[Affine, Affine]:
 
 
 def rechecked(kernel: LoopKernel, keys: Set[int]) -> LoopKernel:
-    """The same, once an engine can do every instruction that touches one of those buffers. Raises Refused."""
-    for node, _ in walk(kernel.body):
+    """The same, once an engine can do every instruction that touches one of those buffers, in all passes of the loops.
+
+    Raises Refused.
+    """
+    for node, around in walk(kernel.body):
         if isinstance(node, Instruction) and any(access.buffer in keys for access in node.operands):
-            checked(node, kernel.buffers)
+            for counters in _different_places(node, around, kernel.buffers):
+                checked(
+                    replace(node, operands=tuple(each.substitute(counters) for each in node.operands)), kernel.buffers
+                )
     return kernel
+
+
+def _different_places(
+    node: Instruction, around: tuple[Loop, ...], buffers: Mapping[int, Buffer]
+) -> Iterator[dict[str, int]]:
+    """Counters of one pass for each set of places on chip that the operands begin at."""
+    counters = grid(around)
+    passes = len(counters[around[-1].variable]) if around else 1
+    places = np.zeros((len(node.operands), passes), np.int64)
+    for at, access in enumerate(node.operands):
+        buffer = buffers[access.buffer]
+        if buffer.region.on_chip:
+            row = buffer.partition_elements * buffer.dtype.itemsize // access.dtype.itemsize
+            offsets = np.asarray(access.offset.evaluate(counters))
+            places[at] = offsets if buffer.region is MemoryRegion.psum else offsets // row
+    _, firsts = np.unique(places, axis=1, return_index=True)
+    for first in firsts.tolist():
+        yield {name: int(values[first]) for name, values in counters.items()}
 
 
 def checked(node: Instruction, buffers: Mapping[int, Buffer]) -> Instruction:
@@ -471,6 +498,10 @@ def merged(kernel: LoopKernel, path: Path, along: Along = Along.columns) -> Loop
                 raise Refused(f"its {access.role} differs from pass to pass")
             operands.append(access)
             continue
+        buffer = kernel.buffers[access.buffer]
+        row = buffer.partition_elements * buffer.dtype.itemsize // access.dtype.itemsize
+        if buffer.region.on_chip and factor and factor % row == 0:
+            raise Refused("its passes are on different partitions")
         at = _place_of_passes(access, node, kernel)
         pattern = (*access.pattern[:at], (factor, count), *access.pattern[at:])
         operands.append(replace(access, offset=rest, pattern=_squeezed(pattern, at)))
