@@ -88,6 +88,8 @@ def _on_parts(kernel: LoopKernel, path: Path, key: int, parts: int) -> tuple[Loo
     if place[: len(path)] == path:
         return joined_tiles(kernel, place, Along.partitions), (*path[:-1], path[-1] + 1)
     buffer = kernel.buffers[key]
+    if buffer.address is not None:
+        raise Refused("the kernel places the buffer itself")
     if buffer.shape[0] * parts > ISA.partitions:
         raise Refused(f"{parts} tiles of {buffer.shape[0]} partitions are more than there are")
     loop = loop_at(kernel, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import sqrt
 from typing import TypeGuard
@@ -21,7 +21,13 @@ from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, LoopKern
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Engine
 
-_HOMOGENEOUS = {"square": sqrt, "copy": float, "identity": float, "relu": float, "abs": float, "sqrt": lambda c: c * c}
+_HOMOGENEOUS: Mapping[str, Callable[[float], float]] = {
+    "square": sqrt,
+    "copy": float,
+    "relu": float,
+    "abs": float,
+    "sqrt": lambda factor: factor * factor,
+}
 """f(k x) = c f(x) for c >= 0, and k of c."""
 
 

@@ -37,15 +37,14 @@ class BroadcastByDma:
             raise Refused(f"the product rounds to {dst.dtype}")
         _check_target(kernel, site.path, dst)
         load = _load_of(kernel, row)
+        if load.path[:-1] != site.path[: len(load.path) - 1] or load.path > site.path:
+            raise Refused("the row is not loaded in front of the product")
         target, source = load.node.operands
         if source.dtype != row.dtype:
             raise Refused("the load converts")
         taken = through(row, target, source, {**ranges_at(kernel, load.path), **ranges_at(kernel, site.path)})
         if taken is None:
             raise Refused("the row is taken in another form than it was loaded")
-        if not taken.variables <= {loop.variable for loop in loops_around(kernel, site.path)}:
-            raise Refused("the row was loaded in another loop")
-
         buffer = replace(kernel.buffers[dst.buffer], region=MemoryRegion.sbuf)
         kernel = replace(kernel, buffers={**kernel.buffers, dst.buffer: buffer})
         free = taken.pattern[1:] if taken.pattern[0][1] == 1 else taken.pattern
@@ -72,6 +71,8 @@ def _check_target(kernel: LoopKernel, path: Path, dst: Access) -> None:
     writing, _ = uses_of(kernel, dst.buffer)
     if not is_local(kernel, dst.buffer) or len(writing) != 1:
         raise Refused("something else adds to the product")
+    if kernel.buffers[dst.buffer].address is not None:
+        raise Refused("the kernel places the product itself")
     if Allocate(dst.buffer) not in block_at(kernel, path):
         raise Refused("the product is added up over a loop")
 

@@ -71,8 +71,8 @@ def _turned_with(kernel: LoopKernel, start: int) -> frozenset[int]:
     while waiting:
         key = waiting.pop()
         buffer = kernel.buffers[key]
-        if not is_local(kernel, key) or buffer.partition_elements != 1:
-            raise Refused("what is made of the column is more than a column")
+        if not is_local(kernel, key) or buffer.partition_elements != 1 or buffer.address is not None:
+            raise Refused("what is made of the column is more than a column, or has its own place")
         for use in uses(kernel.body):
             if use.access.buffer != key:
                 continue

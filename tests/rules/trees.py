@@ -59,11 +59,15 @@ def refusals(rule: str, kernel: LoopKernel) -> list[str]:
     return reasons
 
 
-def relative_error(kernel: LoopKernel, changed: LoopKernel, arguments: Sequence[Any]) -> float:
-    """The greatest relative L2 distance of any output."""
+def outputs_of(kernel: LoopKernel, arguments: Sequence[Any]) -> list[np.ndarray]:
     arrays = [np.asarray(each) for each in arguments if isinstance(each, np.ndarray)]
+    return list(execute(expand(kernel), arrays))
+
+
+def relative_error(wanted: Sequence[np.ndarray], changed: LoopKernel, arguments: Sequence[Any]) -> float:
+    """The greatest relative L2 distance of any output."""
     worst = 0.0
-    for want, got in zip(execute(expand(kernel), arrays), execute(expand(changed), arrays)):
+    for want, got in zip(wanted, outputs_of(changed, arguments)):
         wide = want.astype(np.float64)
         distance = np.linalg.norm(wide - got.astype(np.float64)) / max(float(np.linalg.norm(wide)), 1e-30)
         worst = max(worst, float(distance))
