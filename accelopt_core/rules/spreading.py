@@ -9,7 +9,7 @@ from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import without
 from accelopt_core.rules.flow import Placed, is_local, ranges_at, uses_of
 from nki_sim.dtypes import float32
-from nki_sim.loop_ir.changes import Path, Refused, block_at, checked, loops_around, node_at, paths, rechecked, with_node
+from nki_sim.loop_ir.changes import Path, Refused, block_at, checked, node_at, paths, rechecked, with_node
 from nki_sim.loop_ir.composing import through
 from nki_sim.loop_ir.dependence import covers
 from nki_sim.loop_ir.tree import Access, Allocate, Instruction, LoopKernel
