@@ -48,7 +48,7 @@ class FuseElementwise:
             raise Refused("no instruction stands there")
         at = int(site.arguments[0])
         access = second.operands[at]
-        path, first = _only_filler(kernel, access, site.path)
+        path, first = only_filler(kernel, access, site.path)
         if first.opcode != "tensor_scalar" or first.attrs.exact:
             raise Refused(f"{first.opcode} does not go into {second.opcode}")
         make = _FUSED[second.opcode]
@@ -62,7 +62,7 @@ class FuseElementwise:
         return without(kernel, path, access.buffer)
 
 
-def _only_filler(kernel: LoopKernel, access: Access, reader: Path) -> tuple[Path, Instruction]:
+def only_filler(kernel: LoopKernel, access: Access, reader: Path) -> tuple[Path, Instruction]:
     """What fills the tile that this access takes whole, and nothing else does or takes."""
     writing, reading = uses_of(kernel, access.buffer)
     buffer = kernel.buffers[access.buffer]
@@ -72,7 +72,7 @@ def _only_filler(kernel: LoopKernel, access: Access, reader: Path) -> tuple[Path
     given = first.node.operands[first.at]
     if first.path[:-1] != reader[:-1] or first.path > reader:
         raise Refused("the two are not in one block")
-    if (given.offset, given.pattern) != (access.offset, access.pattern):
+    if (given.tile, given.offset, given.pattern) != (access.tile, access.offset, access.pattern):
         raise Refused("the two go through the tile in other orders")
     if buffer.dtype != float32:
         raise Refused(f"the tile between the two rounds to {buffer.dtype}")

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from accelopt_core.rules.base import Site
+from accelopt_core.rules.copies import without
+from accelopt_core.rules.flow import is_local, uses_of
+from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
+    Along,
     Kernels,
     Path,
     Refused,
     everywhere,
     fission,
+    interchange,
     joined_tiles,
     loop_at,
+    loops_around,
     merged,
     paths,
+    rechecked,
     split,
+    with_node,
 )
-from nki_sim.loop_ir.tree import Allocate, Loop, LoopKernel
+from nki_sim.loop_ir.dependence import allocated_in, covers, uses
+from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node, rebuilt
+from nki_sim.machine import ISA
 
 MOST_PASSES = 64
 """Taken together."""
+
+
+ALL = "all"
 
 
 class Group:
@@ -43,9 +57,6 @@ class Group:
         return grouped(kernels, path)
 
 
-ALL = "all"
-
-
 def blocks_of(count: int) -> list[int]:
     """Sizes of blocks that so many passes are cut into."""
     return [n for n in (2, 4, 8, 16, 32, 64) if count % n == 0 and n < count]
@@ -58,17 +69,115 @@ def in_blocks(kernels: Kernels, path: Path, block: int | str) -> tuple[Kernels, 
     return everywhere(split, kernels, path, int(block)), (*path, 0)
 
 
-def grouped(kernels: Kernels, path: Path) -> Kernels:
+class GroupOnPartitions:
+    """An engine takes as long for one partition as for all, and a transfer of one row as long as one of several
+    (AWS's cost formulas count elements of a partition)."""
+
+    name = "rows-on-partitions"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        for path, node in paths(kernel.body):
+            if isinstance(node, Loop) and node.extent.is_constant and node.extent.constant > 1:
+                most = ISA.partitions // max(1, _partitions(kernel, node))
+                for block in _divisors(node.extent.constant, most):
+                    what = f"{block} of {node.extent.constant} passes of line {node.site} on partitions of their own"
+                    yield Site(self.name, path, (block,), what, node.site)
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        before = kernel.buffers
+        kernel, path = block_of(kernel, site.path, int(site.arguments[0]))
+        kernel, path = _with_own_loads(kernel, path)
+        (kernel,) = grouped((kernel,), path, Along.partitions)
+        return rechecked(kernel, {key for key, buffer in kernel.buffers.items() if before.get(key) != buffer})
+
+
+def block_of(kernel: LoopKernel, path: Path, block: int) -> tuple[LoopKernel, Path]:
+    """The loop there, or one over so many of its passes at a time, and where that is."""
+    if loop_at(kernel, path).extent == Affine(block):
+        return kernel, path
+    return split(kernel, path, block), (*path, 0)
+
+
+def _divisors(count: int, most: int) -> list[int]:
+    return [n for n in range(2, min(count, most) + 1) if count % n == 0 and (n & (n - 1) == 0 or n == count)]
+
+
+def _partitions(kernel: LoopKernel, loop: Loop) -> int:
+    """How many an instruction of the loop is on, at most."""
+    accesses = [use.access for use in uses(loop.body)]
+    return max((each.pattern[0][1] for each in accesses if kernel.buffers[each.buffer].region.on_chip), default=1)
+
+
+def _with_own_loads(kernel: LoopKernel, path: Path) -> tuple[LoopKernel, Path]:
+    """Every pass of the loop there loads for itself what is loaded before it and read by all."""
+    loop = loop_at(kernel, path)
+    for key in sorted({use.access.buffer for use in uses(loop.body) if not use.writes}):
+        load = _load_before(kernel, path, key)
+        if load is None:
+            continue
+        own = max(kernel.buffers) + 1
+        tile = tuple(Affine.variable(each.variable) for each in (*loops_around(kernel, path), loop))
+        body = _with_buffer(loop_at(kernel, path).body, key, own, tile)
+        target = replace(load.operands[0], buffer=own, tile=tile)
+        body = (Allocate(own), replace(load, operands=(target, *load.operands[1:])), *body)
+        kernel = replace(kernel, buffers={**kernel.buffers, own: kernel.buffers[key]})
+        kernel = with_node(kernel, path, (replace(loop_at(kernel, path), body=body),))
+        kernel, path = _without_unread(kernel, path, key)
+    return kernel, path
+
+
+def _load_before(kernel: LoopKernel, path: Path, key: int) -> Instruction | None:
+    """The transfer outside the loop there that alone fills the buffer, from HBM that nothing writes."""
+    writing, _ = uses_of(kernel, key)
+    if not is_local(kernel, key) or len(writing) != 1 or not kernel.buffers[key].region.on_chip:
+        return None
+    place, node = writing[0].path, writing[0].node
+    if node.opcode != "dma_copy" or path[: len(place) - 1] != place[:-1] or place >= path:
+        return None
+    source = node.operands[1]
+    if not covers(node.operands[0], kernel.buffers[key]) or kernel.buffers[source.buffer].region.on_chip:
+        return None
+    return None if uses_of(kernel, source.buffer)[0] or path[: len(place)] == place else node
+
+
+def _with_buffer(body: tuple[Node, ...], key: int, own: int, tile: tuple[Affine, ...]) -> tuple[Node, ...]:
+    def moved(access: Access) -> Access:
+        return replace(access, buffer=own, tile=tile) if access.buffer == key else access
+
+    def change(node: Node) -> tuple[Node, ...]:
+        if not isinstance(node, Instruction) or all(access.buffer != key for access in node.operands):
+            return (node,)
+        return (replace(node, operands=tuple(moved(access) for access in node.operands)),)
+
+    return rebuilt(body, change)
+
+
+def _without_unread(kernel: LoopKernel, path: Path, key: int) -> tuple[LoopKernel, Path]:
+    """Without a buffer that is filled and never read, and where the loop there is then."""
+    writing, reading = uses_of(kernel, key)
+    if reading:
+        return kernel, path
+    loop = loop_at(kernel, path)
+    kernel = without(kernel, writing[0].path, key)
+    return kernel, next(place for place, node in paths(kernel.body) if _is_loop(node, loop))
+
+
+def _is_loop(node: Node, loop: Loop) -> bool:
+    return isinstance(node, Loop) and node.variable == loop.variable
+
+
+def grouped(kernels: Kernels, path: Path, along: Along = Along.columns) -> Kernels:
     """The passes of the loop there at once, statement by statement, as far as that is possible.
 
     Raises Refused where it is for none.
     """
+    kernels, path = _joined_elsewhere(kernels, path, along)
     at = 0
     while at < len(loop_at(kernels[0], path).body):
         if isinstance(loop_at(kernels[0], path).body[at], Allocate):
             if len(loop_at(kernels[0], path).body) == 1:
                 raise Refused("nothing is done in the loop")
-            kernels = everywhere(joined_tiles, kernels, (*path, at))
+            kernels = everywhere(joined_tiles, kernels, (*path, at), along)
             path = (*path[:-1], path[-1] + 1)
         else:
             at += 1
@@ -82,10 +191,35 @@ def grouped(kernels: Kernels, path: Path) -> Kernels:
     done, reason = 0, ""
     for number in range(parts):
         try:
-            kernels = everywhere(merged, kernels, (*path[:-1], path[-1] + number))
+            inner, place = _innermost(kernels, (*path[:-1], path[-1] + number))
+            kernels = everywhere(merged, inner, place, along)
             done += 1
         except Refused as error:
             reason = str(error)
     if not done:
         raise Refused(reason)
     return kernels
+
+
+def _joined_elsewhere(kernels: Kernels, path: Path, along: Along) -> tuple[Kernels, Path]:
+    """With the tiles that are made in other loops, of which each pass here uses another one, in one buffer each."""
+    loop = loop_at(kernels[0], path)
+    own = allocated_in(loop.body)
+    for use in uses(loop.body):
+        access = use.access
+        if access.buffer in own or not any(loop.variable in form.variables for form in access.tile):
+            continue
+        place = next(each for each, node in paths(kernels[0].body) if node == Allocate(access.buffer))
+        if loop.variable not in access.tile[-1].variables:
+            raise Refused(f"line {use.node.line} takes tiles of several loops")
+        own |= {access.buffer}
+        kernels = everywhere(joined_tiles, kernels, place, along)
+        path = next(each for each, node in paths(kernels[0].body) if _is_loop(node, loop))
+    return kernels, path
+
+
+def _innermost(kernels: Kernels, path: Path) -> tuple[Kernels, Path]:
+    """The loop there within the loops that are all of its body, and where it is then. Raises Refused."""
+    while len(loop_at(kernels[0], path).body) == 1 and isinstance(loop_at(kernels[0], path).body[0], Loop):
+        kernels, path = everywhere(interchange, kernels, path), (*path, 0)
+    return kernels, path

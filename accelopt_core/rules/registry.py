@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from accelopt_core.rules.array import ShareArray
 from accelopt_core.rules.base import Rule
 from accelopt_core.rules.blocking import Block
+from accelopt_core.rules.buffers import DropMemset, RotateBuffer
 from accelopt_core.rules.copies import DropCopy
 from accelopt_core.rules.engines import EvacuatePsum, MoveEngine, ReciprocalOnScalar
+from accelopt_core.rules.factors import FactorFurtherOn, FactorInActivation, ScalarSecond, SubtractInActivation
 from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
-from accelopt_core.rules.grouping import Group
+from accelopt_core.rules.grouping import Group, GroupOnPartitions
 from accelopt_core.rules.lifting import Lift
 from accelopt_core.rules.parts import SplitColumns
+from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.sums import AccumulateInPsum
+from accelopt_core.rules.turning import ExchangeOperands
 
 RULES: tuple[Rule, ...] = (
     Lift(),
@@ -19,7 +24,17 @@ RULES: tuple[Rule, ...] = (
     FuseRowSum(),
     AccumulateInPsum(),
     ReciprocalOnScalar(),
+    BroadcastByDma(),
+    DropMemset(),
+    RotateBuffer(),
+    FactorInActivation(),
+    FactorFurtherOn(),
+    SubtractInActivation(),
+    ScalarSecond(),
+    ExchangeOperands(),
     Group(),
+    GroupOnPartitions(),
+    ShareArray(),
     Block(),
     SplitColumns(),
     EvacuatePsum(),

@@ -6,16 +6,19 @@ the same in the trees of one kernel at several shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from enum import Enum
 from math import prod
 from typing import Any, Union
+
+import numpy as np
 
 from nki_sim.errors import NkiError
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.dependence import allocated_in, conflict, meet, uses
 from nki_sim.loop_ir.expansion import template_of
-from nki_sim.loop_ir.reading import IMPLICIT
+from nki_sim.loop_ir.reading import IMPLICIT, grid
 from nki_sim.loop_ir.tree import (
     Access,
     Allocate,
@@ -29,6 +32,8 @@ from nki_sim.loop_ir.tree import (
     rebuilt,
     walk,
 )
+from nki_sim.machine import ISA
+from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import OPCODES
 from nki_sim.operands import check_operands
 
@@ -347,10 +352,17 @@ def _without(loop: Loop, statements: Sequence[Path]) -> Loop:
 # --- buffers ---------------------------------------------------------------------------------------------------
 
 
-def joined_tiles(kernel: LoopKernel, path: Path) -> LoopKernel:
+class Along(Enum):
+    """Where on chip the passes of a loop lie beside each other."""
+
+    columns = "columns"
+    partitions = "partitions"
+
+
+def joined_tiles(kernel: LoopKernel, path: Path, along: Along = Along.columns) -> LoopKernel:
     """The Allocate there, in a loop's body, as one buffer in front of the loop with a place for each pass's tile.
 
-    On chip the places are side by side in every partition; in HBM one after the other.
+    On chip the places are side by side in every partition, or on partitions of their own; in HBM one after the other.
     """
     node, around = node_at(kernel, path), loops_around(kernel, path)
     if not isinstance(node, Allocate) or not around or len(path) < 2:
@@ -363,7 +375,12 @@ def joined_tiles(kernel: LoopKernel, path: Path) -> LoopKernel:
         raise Refused("the loop begins at a counter of another one")
     depth, first = len(around) - 1, loop.start.constant
     on_chip = buffer.region.on_chip
-    if on_chip:
+    on_partitions = on_chip and along is Along.partitions
+    if on_partitions:
+        shape = (buffer.shape[0] * count, *buffer.shape[1:])
+        if shape[0] > ISA.partitions:
+            raise Refused(f"{count} tiles of {buffer.shape[0]} partitions are more than there are")
+    elif on_chip:
         shape = (buffer.shape[0], count, *buffer.shape[1:])
     else:
         shape = (count, *buffer.shape)
@@ -376,7 +393,9 @@ def joined_tiles(kernel: LoopKernel, path: Path) -> LoopKernel:
         row = int(own * scale)
         place = (access.tile[depth] - first) * row
         tile = (*access.tile[:depth], *access.tile[depth + 1 :])
-        if not on_chip:
+        if on_partitions:
+            place = place * buffer.shape[0]
+        if on_partitions or not on_chip:
             return replace(access, tile=tile, offset=access.offset + place)
         partition, rest = _by_partition(access.offset, row)
         (stride, partitions), *free = access.pattern
@@ -406,6 +425,38 @@ def _by_partition(offset: Affine, row: int) -> tuple[Affine, Affine]:
 # --- instructions --------------------------------------------------------------------------------------------------
 
 
+def rechecked(kernel: LoopKernel, keys: Set[int]) -> LoopKernel:
+    """The same, once an engine can do every instruction that touches one of those buffers, in all passes of the loops.
+
+    Raises Refused.
+    """
+    for node, around in walk(kernel.body):
+        if isinstance(node, Instruction) and any(access.buffer in keys for access in node.operands):
+            for counters in _different_places(node, around, kernel.buffers):
+                checked(
+                    replace(node, operands=tuple(each.substitute(counters) for each in node.operands)), kernel.buffers
+                )
+    return kernel
+
+
+def _different_places(
+    node: Instruction, around: tuple[Loop, ...], buffers: Mapping[int, Buffer]
+) -> Iterator[dict[str, int]]:
+    """Counters of one pass for each set of places on chip that the operands begin at."""
+    counters = grid(around)
+    passes = len(counters[around[-1].variable]) if around else 1
+    places = np.zeros((len(node.operands), passes), np.int64)
+    for at, access in enumerate(node.operands):
+        buffer = buffers[access.buffer]
+        if buffer.region.on_chip:
+            row = buffer.partition_elements * buffer.dtype.itemsize // access.dtype.itemsize
+            offsets = np.asarray(access.offset.evaluate(counters))
+            places[at] = offsets if buffer.region is MemoryRegion.psum else offsets // row
+    _, firsts = np.unique(places, axis=1, return_index=True)
+    for first in firsts.tolist():
+        yield {name: int(values[first]) for name, values in counters.items()}
+
+
 def checked(node: Instruction, buffers: Mapping[int, Buffer]) -> Instruction:
     """The same, once an engine can do it. Raises Refused."""
     try:
@@ -433,8 +484,15 @@ ELEMENTWISE = {
 """Operands of which an instruction treats one free dimension's elements each by themselves; others it takes whole."""
 
 
-def merged(kernel: LoopKernel, path: Path) -> LoopKernel:
+PARTITION_WISE = frozenset(ELEMENTWISE) - {"nc_matmul"} | {"tensor_tensor_scan", "tensor_scalar_reduce"}
+"""What these write on a partition depends on the same partition alone, whichever it is; a transfer goes where it is
+told."""
+
+
+def merged(kernel: LoopKernel, path: Path, along: Along = Along.columns) -> LoopKernel:
     """The loop there, whose body is one instruction, as one instruction over all its passes."""
+    if along is Along.partitions:
+        return _merged_on_partitions(kernel, path)
     loop, around = loop_at(kernel, path), loops_around(kernel, path)
     if len(loop.body) != 1 or not isinstance(loop.body[0], Instruction):
         raise Refused("its body is more than one instruction")
@@ -458,6 +516,10 @@ def merged(kernel: LoopKernel, path: Path) -> LoopKernel:
                 raise Refused(f"its {access.role} differs from pass to pass")
             operands.append(access)
             continue
+        buffer = kernel.buffers[access.buffer]
+        row = buffer.partition_elements * buffer.dtype.itemsize // access.dtype.itemsize
+        if buffer.region.on_chip and factor and factor % row == 0:
+            raise Refused("its passes are on different partitions")
         at = _place_of_passes(access, node, kernel)
         pattern = (*access.pattern[:at], (factor, count), *access.pattern[at:])
         operands.append(replace(access, offset=rest, pattern=_squeezed(pattern, at)))
@@ -468,6 +530,45 @@ def merged(kernel: LoopKernel, path: Path) -> LoopKernel:
         attrs = attrs._replace(axes=tuple(range(free - len(attrs.axes), free)))
     made = checked(replace(node, operands=tuple(operands), attrs=attrs), kernel.buffers)
     return with_node(kernel, path, (made,))
+
+
+def _merged_on_partitions(kernel: LoopKernel, path: Path) -> LoopKernel:
+    loop, around = loop_at(kernel, path), loops_around(kernel, path)
+    if len(loop.body) != 1 or not isinstance(loop.body[0], Instruction):
+        raise Refused("its body is more than one instruction")
+    node, count = loop.body[0], _extent(loop)
+    if node.opcode not in PARTITION_WISE:
+        raise Refused(f"{node.opcode} does not treat each partition by itself")
+    if not any(kernel.buffers[access.buffer].region.on_chip for access in node.operands):
+        raise Refused("nothing of it is on chip")
+    blocked = conflict(loop.body, loop.body, kernel, (*around, loop), ((loop, 1),))
+    if blocked is not None:
+        raise Refused(f"line {blocked.node.line} needs what an earlier pass left")
+    operands = tuple(_on_partitions(access, loop, count, kernel.buffers[access.buffer]) for access in node.operands)
+    return with_node(kernel, path, (checked(replace(node, operands=operands), kernel.buffers),))
+
+
+def _on_partitions(access: Access, loop: Loop, count: int, buffer: Buffer) -> Access:
+    """All passes of it: on chip on adjacent partitions, in HBM one after the other."""
+    if any(loop.variable in form.variables for form in access.tile) or access.indirection is not None:
+        raise Refused("its passes are on different buffers")
+    step = access.offset.coefficient(loop.variable)
+    first = access.offset.substitute({loop.variable: loop.start})
+    (stride, size), *rest = access.pattern
+    if access.role in IMPLICIT:
+        if access.access != "w" or step:
+            raise Refused("a pass goes on with the sum of the one before")
+        return replace(access, pattern=((stride, size * count), *rest))
+    if buffer.region.on_chip:
+        row = buffer.partition_elements * buffer.dtype.itemsize // access.dtype.itemsize
+        if step != row * size or (size > 1 and stride != row):
+            raise Refused(f"the passes' {access.role} is not on adjacent partitions")
+        return replace(access, offset=first, pattern=((row, size * count), *rest))
+    if size == 1:
+        return replace(access, offset=first, pattern=((step, count), *(rest or [(1, 1)])))
+    if step == stride * size:
+        return replace(access, offset=first, pattern=((stride, size * count), *rest))
+    return replace(access, offset=first, pattern=((step, count), *access.pattern))
 
 
 def _squeezed(pattern: tuple[tuple[int, int], ...], at: int) -> tuple[tuple[int, int], ...]:

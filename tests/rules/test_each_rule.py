@@ -1,0 +1,200 @@
+"""One small kernel that a rule changes, and one that it must not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.rules.trees import accepted, outputs_of, refusals, relative_error, retraces, tree_of
+
+HEAD = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x, w):
+    y = nl.ndarray({shape}, dtype=nl.float32, buffer=nl.shared_hbm)
+"""
+BROADCAST = """
+    ones = nl.ndarray((1, 128), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=ones, value={value})
+    row = nl.ndarray((1, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=row, src=x[2:3, 0:64])
+    spread = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=spread, stationary=ones, moving=row)
+    out = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=out, src=spread)
+    nisa.dma_copy(dst=y[0:128, 0:64], src=out)
+    return y
+"""
+ROW_OF_THE_PASS_BEFORE = """
+    ones = nl.ndarray((1, 128), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=ones, value=1.0)
+    row = nl.ndarray((1, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=row, value=1.0)
+    for i in range(4):
+        spread = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=spread, stationary=ones, moving=row)
+        nisa.dma_copy(dst=row, src=x[i : i + 1, 0:64])
+        out = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=out, src=spread)
+        nisa.dma_copy(dst=y[0:128, 0:64], src=out)
+    return y
+"""
+ROWS = """
+    for i in range(8):
+        row = nl.ndarray((1, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=row, src=x[i : i + 1, 0:64])
+        out = nl.ndarray((1, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=out, data=row, op0=nl.multiply, operand0=2.0)
+        nisa.dma_copy(dst=y[i : i + 1, 0:64], src=out)
+    return y
+"""
+ROWS_THAT_WAIT = """
+    row = nl.ndarray((1, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=row, src=x[0:1, 0:64])
+    for i in range(8):
+        nisa.tensor_tensor(dst=row, data1=row, data2=row, op=nl.add)
+    nisa.dma_copy(dst=y[0:1, 0:64], src=row)
+    return y
+"""
+MEMSET = """
+    tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=tile, value=0.0)
+    nisa.dma_copy(dst=tile[:, 0:{until}], src=x[0:128, 0:{until}])
+    nisa.dma_copy(dst=y[0:128, 0:64], src=tile)
+    return y
+"""
+ROTATE = """
+    tile = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
+    {before}
+    for i in range(4):
+        {fill}
+        nisa.dma_copy(dst=y[0:128, i * 16 : (i + 1) * 16], src=tile)
+    return y
+"""
+FILL = "nisa.dma_copy(dst=tile, src=x[0:128, i * 16 : (i + 1) * 16])"
+TILE = """
+    tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x[0:128, 0:64])
+    number = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=number, src=x[0:128, 3:4])
+    made = nl.ndarray((128, 64), dtype={dtype}, buffer=nl.sbuf)
+    {first}
+    out = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    {second}
+    nisa.dma_copy(dst=y[0:128, 0:64], src=out)
+    return y
+"""
+SQUARE = "nisa.activation(dst=made, op=nl.square, data=tile)"
+SCALED = "nisa.tensor_scalar(dst=made, data=tile, op0=nl.multiply, operand0=3.0)"
+PRODUCT = "nisa.tensor_tensor(dst=made, data1=tile, data2=tile, op=nl.{op})"
+LESS = "nisa.tensor_scalar(dst=made, data=tile, op0=nl.subtract, operand0=number)"
+EXP = "nisa.activation(dst=out, op=nl.exp, data=made, scale=0.5)"
+TWICE = "nisa.tensor_tensor(dst=out, data1=made, data2=tile, op=nl.add)\n    " + EXP
+HALVED = "nisa.tensor_scalar(dst=out, data=made, op0=nl.multiply, operand0={factor})"
+COPIED = "nisa.tensor_copy(dst=out, src=made)"
+COLUMN = """
+    a = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=a, src=x[0:128, 0:64])
+    b = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=b, src=w[0:128, 0:1])
+    product = nl.ndarray((64, 1), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=product, stationary=a, moving=b)
+    out = nl.ndarray((64, 1), dtype=nl.float32, buffer=nl.sbuf)
+    {second}
+    nisa.dma_copy(dst=y[0:64, 0:1], src=out)
+    return y
+"""
+SHARED = """
+    a = nl.ndarray(({rows}, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=a, src=x[0:{rows}, 0:64])
+    for n in range(2):
+        {more}
+        b = nl.ndarray(({rows}, 32), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=b, src=w[0:{rows}, n * 32 : (n + 1) * 32])
+        product = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=product, stationary=a, moving=b)
+        out = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=out, src=product)
+        nisa.dma_copy(dst=y[0:64, n * 32 : (n + 1) * 32], src=out)
+    return y
+"""
+GROW = "nisa.tensor_scalar(dst=a, data=a, op0=nl.add, operand0=1.0)"
+
+
+def _tile(first: str, second: str, dtype: str = "nl.float32") -> str:
+    return TILE.format(first=first, second=second, dtype=dtype)
+
+
+ACCEPTED = (
+    ("broadcast-by-dma", BROADCAST.format(value="1.0")),
+    ("rows-on-partitions", ROWS),
+    ("drop-memset", MEMSET.format(until=64)),
+    ("rotate-buffers", ROTATE.format(before="", fill=FILL)),
+    ("factor-in-activation", _tile(SQUARE, HALVED.format(factor=0.5))),
+    ("factor-further-on", _tile(SCALED, HALVED.format(factor=0.5))),
+    ("subtract-in-activation", _tile(LESS, EXP)),
+    ("scalar-second", _tile(PRODUCT.format(op="multiply"), HALVED.format(factor="number"))),
+    ("exchange-operands", COLUMN.format(second="nisa.tensor_copy(dst=out, src=product)")),
+    ("share-array", SHARED.format(rows=64, more="")),
+)
+REFUSED = (
+    ("broadcast-by-dma", BROADCAST.format(value="2.0"), "ones"),
+    ("broadcast-by-dma", ROW_OF_THE_PASS_BEFORE, "just loaded"),
+    ("rows-on-partitions", ROWS_THAT_WAIT, "earlier pass"),
+    ("drop-memset", MEMSET.format(until=32), "reads what is set"),
+    ("rotate-buffers", ROTATE.format(before=FILL.replace("i ", "0 "), fill=FILL), "outside of the loop"),
+    (
+        "rotate-buffers",
+        ROTATE.format(before="", fill=FILL.replace("tile,", "tile[0:64, :],").replace("128", "64")),
+        "earlier",
+    ),
+    ("factor-in-activation", _tile(SQUARE, HALVED.format(factor=-0.5)), "factor of square"),
+    ("factor-in-activation", _tile(SQUARE, HALVED.format(factor=0.5), "nl.bfloat16"), "rounds"),
+    ("factor-further-on", _tile(SCALED, COPIED), "cannot take the factor on"),
+    ("factor-further-on", _tile(SCALED, HALVED.format(factor=0.5), "nl.bfloat16"), "rounds"),
+    ("subtract-in-activation", _tile(LESS, TWICE), "used elsewhere"),
+    ("subtract-in-activation", _tile(LESS, EXP, "nl.bfloat16"), "rounds"),
+    ("scalar-second", _tile(PRODUCT.format(op="add"), HALVED.format(factor=0.5)), "no product of two tiles"),
+    (
+        "exchange-operands",
+        COLUMN.format(second="nisa.tensor_scalar(dst=out, data=product, op0=nl.add, operand0=b[0:64, 0:1])"),
+        "on the partitions",
+    ),
+    ("share-array", SHARED.format(rows=64, more=GROW), "changes what all"),
+)
+
+
+def _arguments() -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal((128, 64)).astype(np.float32) for _ in range(2)]
+
+
+def _source(body: str) -> str:
+    return HEAD.format(shape="(128, 64)") + body
+
+
+@pytest.mark.parametrize(("rule", "body"), ACCEPTED, ids=[rule for rule, _ in ACCEPTED])
+def test_changes(rule: str, body: str) -> None:
+    kernel = tree_of(_source(body), _arguments())
+    wanted = outputs_of(kernel, _arguments())
+    made = accepted(rule, kernel)
+    assert made
+    for _, changed in made:
+        assert changed != kernel
+        assert relative_error(wanted, changed, _arguments()) <= 1e-6
+        assert retraces(changed, _source(body), _arguments())
+
+
+@pytest.mark.parametrize(("rule", "body", "reason"), REFUSED, ids=[f"{rule}: {why}" for rule, _, why in REFUSED])
+def test_refuses(rule: str, body: str, reason: str) -> None:
+    reasons = refusals(rule, tree_of(_source(body), _arguments()))
+    assert any(reason in each for each in reasons), reasons
+
+
+def test_products_of_whole_columns_have_no_part_of_the_array() -> None:
+    kernel = tree_of(_source(SHARED.format(rows=128, more="")), _arguments())
+    assert not accepted("share-array", kernel)

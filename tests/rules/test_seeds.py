@@ -1,0 +1,60 @@
+"""Every rule on every shipped seed at its smallest shape: the numbers stay, and the text means the same program."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from accelopt_core.judging.verification import Reference
+from accelopt_core.rules.registry import RULES
+from infra.tasks.seed_index import load_seed, seed_index
+from nki_sim.capacity import check_capacity
+from nki_sim.errors import NkiError
+from nki_sim.loop_ir.changes import Refused
+from nki_sim.loop_ir.expansion import expand
+from tests.rules.trees import outputs_of, relative_error, retraces, tree_of
+
+REASSOCIATES = frozenset(
+    {
+        "accumulate-in-psum", "exchange-operands", "factor-further-on", "factor-in-activation", "fuse-elementwise",
+        "fuse-row-sum", "reciprocal-on-scalar", "scalar-second", "subtract-in-activation",
+    }
+)  # fmt: skip
+"""Rules that round elsewhere; all others keep every bit."""
+MOST_ERROR = 1e-5
+"""Relative L2 distance of float32 results."""
+SITES_EACH = 1
+"""Of one rule on one seed; which ones is drawn, the same in every run."""
+
+
+@pytest.mark.parametrize("name", [seed.name for seed in seed_index()])
+def test_numbers_and_text_stay(name: str) -> None:
+    task, source = load_seed(name).task(), load_seed(name).kernel_source
+    reference = Reference(task, task.presets[0])
+    arguments = reference.kernel_arguments(reference.inputs(0))
+    kernel = tree_of(source, arguments)
+    wanted = outputs_of(kernel, arguments)
+    rng = random.Random(name)
+    for rule in RULES:
+        sites = list(rule.sites(kernel))
+        rng.shuffle(sites)
+        tested = 0
+        for site in sites:
+            if tested == SITES_EACH:
+                break
+            try:
+                changed = rule.apply(kernel, site)
+                check_capacity(expand(changed))
+            except (Refused, NkiError):
+                continue
+            tested += 1
+            error = relative_error(wanted, changed, arguments)
+            assert error <= (MOST_ERROR if rule.name in REASSOCIATES else 0.0), (site, error)
+            assert retraces(changed, source, arguments), site
+
+
+def test_rules_have_names_of_their_own() -> None:
+    names = [rule.name for rule in RULES]
+    assert len(set(names)) == len(names)
+    assert set(names) >= REASSOCIATES
