@@ -79,11 +79,12 @@ def loops_around(kernel: LoopKernel, path: Path) -> tuple[Loop, ...]:
 
 
 def block_at(kernel: LoopKernel, path: Path) -> tuple[Node, ...]:
-    """The statements among which that one stands."""
+    """The statements among which that one stands. Raises Refused where there are none."""
     if len(path) == 1:
         return kernel.body
     node = node_at(kernel, path[:-1])
-    assert isinstance(node, (Loop, DeviceLoop))
+    if not isinstance(node, (Loop, DeviceLoop)):
+        raise Refused("no statement stands in that place")
     return node.body
 
 
