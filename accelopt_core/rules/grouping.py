@@ -79,16 +79,27 @@ class GroupOnPartitions:
         for path, node in paths(kernel.body):
             if isinstance(node, Loop) and node.extent.is_constant and node.extent.constant > 1:
                 most = ISA.partitions // max(1, _partitions(kernel, node))
-                for block in _divisors(node.extent.constant, most):
-                    what = f"{block} of {node.extent.constant} passes of line {node.site} on partitions of their own"
-                    yield Site(self.name, path, (block,), what, node.site)
+                count = node.extent.constant
+                for block in _divisors(count, most):
+                    which: int | str = ALL if block == count else block
+                    what = f"{which} passes of line {node.site} on partitions of their own"
+                    yield Site(self.name, path, (which,), what, node.site)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        before = kernel.buffers
-        kernel, path = block_of(kernel, site.path, int(site.arguments[0]))
-        kernel, path = _with_own_loads(kernel, path)
-        (kernel,) = grouped((kernel,), path, Along.partitions)
-        return rechecked(kernel, {key for key, buffer in kernel.buffers.items() if before.get(key) != buffer})
+        return self.together((kernel,), site)[0]
+
+    def together(self, kernels: Kernels, site: Site) -> Kernels:
+        before = [kernel.buffers for kernel in kernels]
+        kernels, path = in_blocks(kernels, site.path, site.arguments[0])
+        loaded = [_with_own_loads(kernel, path) for kernel in kernels]
+        if len({path for _, path in loaded}) > 1:
+            raise Refused("what is loaded before the loop differs from shape to shape")
+        kernels, path = tuple(kernel for kernel, _ in loaded), loaded[0][1]
+        kernels = grouped(kernels, path, Along.partitions)
+        return tuple(
+            rechecked(kernel, {key for key, buffer in kernel.buffers.items() if old.get(key) != buffer})
+            for kernel, old in zip(kernels, before)
+        )
 
 
 def block_of(kernel: LoopKernel, path: Path, block: int) -> tuple[LoopKernel, Path]:
