@@ -341,7 +341,8 @@ def _marks(arrays: dict[str, np.ndarray], rows: int, buffers: int) -> np.ndarray
         raise ProgramFormatError("the marks of its loops have another form")
     kinds, lines, at = marks[:, 0], marks[:, 1], marks[:, 2:]
     within = (at >= 0).all() and (at <= (rows, buffers)).all() and (np.diff(at, axis=0) >= 0).all()
-    if not within or (kinds < 0).any() or (kinds > 2).any() or (np.abs(lines) > _INT_LIMIT).any():
+    known = (kinds >= 0).all() and (kinds <= 2).all() and (lines >= -_INT_LIMIT).all() and (lines <= _INT_LIMIT).all()
+    if not within or not known:
         raise ProgramFormatError("the marks of its loops are out of order")
     return marks
 

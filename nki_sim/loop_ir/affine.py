@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -59,10 +59,6 @@ class Affine:
     def coefficient(self, name: str) -> int:
         return next((factor for each, factor in self.terms if each == name), 0)
 
-    def without(self, name: str) -> Affine:
-        """The same where that variable is 0."""
-        return Affine(self.constant, tuple(term for term in self.terms if term[0] != name))
-
     def substitute(self, values: Mapping[str, Union[Affine, int]]) -> Affine:
         if not any(name in values for name, _ in self.terms):
             return self
@@ -87,9 +83,3 @@ class Affine:
             low += factor * (first if factor > 0 else last)
             high += factor * (last if factor > 0 else first)
         return low, high
-
-    def __iter__(self) -> Iterator[tuple[str, int]]:
-        return iter(self.terms)
-
-
-ZERO = Affine()

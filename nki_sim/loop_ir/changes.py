@@ -593,30 +593,3 @@ def _place_of_passes(access: Access, node: Instruction, kernel: LoopKernel) -> i
     if run == partitions:
         return len(access.pattern)
     raise Refused("its rows do not fit the partitions")
-
-
-def without_single_passes(kernel: LoopKernel) -> LoopKernel:
-    """Loops of one pass as what they hold."""
-    while (path := _single_pass(kernel)) is not None:
-        kernel = unwrapped(kernel, path)
-    return kernel
-
-
-def _single_pass(kernel: LoopKernel) -> Path | None:
-    return next((p for p, node in paths(kernel.body) if isinstance(node, Loop) and node.extent == Affine(1)), None)
-
-
-def unwrapped(kernel: LoopKernel, path: Path) -> LoopKernel:
-    """The loop there, which has one pass, as what it holds."""
-    loop, depth = loop_at(kernel, path), len(loops_around(kernel, path))
-    if loop.extent != Affine(1):
-        raise Refused("the loop has more than one pass")
-    made = allocated_in(loop.body)
-
-    def fewer(access: Access) -> Access:
-        if access.buffer not in made:
-            return access
-        return replace(access, tile=(*access.tile[:depth], *access.tile[depth + 1 :]))
-
-    body = substituted(loop.body, {loop.variable: loop.start})
-    return with_accesses(with_node(kernel, path, body), fewer)

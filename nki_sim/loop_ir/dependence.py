@@ -221,14 +221,6 @@ def allocated_in(body: Sequence[Node]) -> frozenset[int]:
     return frozenset(node.buffer for node, _ in walk(tuple(body)) if isinstance(node, Allocate))
 
 
-def carried(loop: Loop, kernel: LoopKernel, around: tuple[Loop, ...]) -> Use | None:
-    """A use in a pass of the loop that has to come after one of an earlier pass; None: its passes can go in any order.
-
-    `around`: the loops around it.
-    """
-    return conflict(loop.body, loop.body, kernel, (*around, loop), ((loop, 1),))
-
-
 def covers(writer: Access, buffer: Buffer) -> bool:
     """Does it write every element of the buffer?"""
     if writer.indirection is not None or writer.offset != Affine() or writer.dtype != buffer.dtype:
