@@ -6,7 +6,7 @@ digest of their programs, and bounded by their number, never by the clock: what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,7 +82,8 @@ class Limits:
 class PricedSite:
     site: Site
     before_us: float
-    after_us: float
+    after_us: float | None
+    """None: an engine or the memory does not allow it."""
 
 
 @dataclass(frozen=True)
@@ -100,23 +101,26 @@ class Search:
     rules: Sequence[Rule]
     price: Pricer
     limits: Limits = Limits()
-    allowed: frozenset[str] = frozenset()
-    """Contested facts that a state may rest on."""
+    allowed: frozenset[str] | None = frozenset()
+    """Contested facts that a state may rest on; None: any."""
+    excluded: frozenset[tuple[str, str]] = frozenset()
+    """Steps that are not taken, by their rule and what they do."""
+    ended: Callable[[], bool] = lambda: False
+    """Asked before each state: is it to be the last?"""
 
     def __post_init__(self) -> None:
         self.priced = 0
         self.refusals: dict[Site, str] = {}
+        self.withheld = False
+        """Did a state rest on a contested fact that is not allowed?"""
 
     def best(self, kernels: Sequence[LoopKernel]) -> State:
         """The fastest state found, the start where none is faster, without steps that gain nothing.
 
-        Raises Refused where the start itself has no price.
+        Raises Refused as `start` does.
         """
-        price = self.price(kernels[-1])
-        if price is None:
-            raise Refused("the simulated machine cannot run this kernel")
-        start = best = State(tuple(kernels), price)
-        seen = {price.digest}
+        start = best = self.start(kernels)
+        seen = {start.price.digest}
         beam, without_gain = [start], 0
         while beam and without_gain < self.limits.patience and len(beam[0].path) < self.limits.longest:
             children = [child for state in beam for child in self._children(state, seen)]
@@ -127,11 +131,24 @@ class Search:
                 without_gain += 1
         return self._without_idle_steps(start, best)
 
+    def start(self, kernels: Sequence[LoopKernel]) -> State:
+        """Raises Refused where it has no price."""
+        price = self.price(kernels[-1])
+        if price is None:
+            raise Refused("the simulated machine cannot run this kernel")
+        return State(tuple(kernels), price)
+
+    @property
+    def is_over(self) -> bool:
+        return self.priced >= self.limits.most_priced or self.ended()
+
     def _children(self, state: State, seen: set[str]) -> Iterator[State]:
         for rule in self.rules:
             for site in rule.sites(state.kernels[-1]):
-                if self.priced >= self.limits.most_priced:
+                if self.is_over:
                     return
+                if (site.rule, site.what) in self.excluded:
+                    continue
                 child = self.after(state, rule, site)
                 if child is not None and child.price.digest not in seen:
                     seen.add(child.price.digest)
@@ -146,7 +163,10 @@ class Search:
             return None
         self.priced += 1
         price = self.price(kernels[-1])
-        if price is None or not self.allowed.issuperset(price.contested):
+        if price is None:
+            return None
+        if self.allowed is not None and not self.allowed.issuperset(price.contested):
+            self.withheld = True
             return None
         return State(kernels, price, (*state.path, PricedSite(site, state.price.latency_us, price.latency_us)))
 
