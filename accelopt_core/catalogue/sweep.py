@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations, islice, product
 
 from accelopt_core.candidate import Plan, source_hash
-from accelopt_core.ports import Predict
 from accelopt_core.evaluation import microseconds
+from accelopt_core.ports import Predict
 from accelopt_core.proposer import Executor, Feedback, RoundContext
 from accelopt_core.task import Surroundings
 from accelopt_core.transforms.base import AnalysisContext, NotAKernel, TransformError, parse_kernel

@@ -6,6 +6,7 @@ What the catalogue asks (`accelopt_core.catalogue.kernel_trees`) arrives as JSON
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +16,10 @@ from typing import Any
 from accelopt_core.rules.base import Site, applied
 from accelopt_core.rules.registry import RULES
 from accelopt_core.rules.search import PricedSite, Search, SimulatedPrices, State
-from accelopt_core.toolchain import CandidateFault
+from accelopt_core.task import Surroundings
+from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgument, DtypeArgument, TensorArgument
 from nki_sim.canonical import digest
+from nki_sim.dtypes import as_dtype
 from nki_sim.lint.checking import valid_in
 from nki_sim.loop_ir.changes import Kernels, Refused
 from nki_sim.loop_ir.expansion import expand
@@ -36,6 +39,19 @@ Traced = Callable[[str], Sequence[Program]]
 """A source to its programs at each shape, the last one the full shape. Raises CandidateFault."""
 
 
+def text_of(source: str, function: str, presets: Sequence[Sequence[ArgumentSpec]], around: Surroundings) -> KernelText:
+    given = [[_value(argument) for argument in arguments] for arguments in presets]
+    kept = {name for _, text in around.neighbours for name in re.findall(r"\w+", text)}
+    plain = KernelText(source, function, kept=frozenset(kept))
+    return plain.with_scalars(given, lambda value: not isinstance(value, TensorArgument))
+
+
+def _value(argument: ArgumentSpec) -> object:
+    if isinstance(argument, ConstantArgument):
+        return argument.value
+    return as_dtype(argument.element_type) if isinstance(argument, DtypeArgument) else argument
+
+
 @dataclass(frozen=True)
 class _Read:
     text: KernelText
@@ -53,8 +69,12 @@ class _Searching:
 
 
 class Trees:
-    def __init__(self, traced: Traced, machine: Machine) -> None:
+    def __init__(
+        self, traced: Traced, machine: Machine, presets: Sequence[Sequence[ArgumentSpec]], around: Surroundings
+    ) -> None:
         self._traced = traced
+        self._presets = presets
+        self._around = around
         self._prices = SimulatedPrices(machine)
         self._known: dict[str, _Read] = {}
         self._searching: _Searching | None = None
@@ -79,7 +99,8 @@ class Trees:
                 raise NotReadable("its loops were not read as they are: please report it")
             while len(self._known) >= _MOST_KEPT:
                 del self._known[next(iter(self._known))]
-            self._known[source] = _Read(KernelText(source, programs[-1].kernel_name), kernels)
+            text = text_of(source, programs[-1].kernel_name, self._presets, self._around)
+            self._known[source] = _Read(text, kernels)
         return self._known[source]
 
     def _single_steps(self, job: Mapping[str, Any]) -> dict[str, Any]:

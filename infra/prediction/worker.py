@@ -47,7 +47,7 @@ def main() -> int:
                 timeout_s = job["timeout_s"]
                 around = decode_surroundings(job["around"])
             prices = Prices(toolchain, presets, timeout_s, around)
-            trees = trees or Trees(prices.programs, toolchain.model)
+            trees = trees or Trees(prices.programs, toolchain.model, presets, around)
             if "tree" in job:
                 said: dict[str, object] = trees.answer(job)
             elif "shape" in job:

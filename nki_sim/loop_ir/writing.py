@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -142,6 +142,10 @@ class _Writer:
                 made_up = "_".join((*re.findall(r"\w+", text), str(at)))
                 name = self.source.sizes.get((text, at)) or self._fresh(made_up)
                 found.append(Dimension(text, at, name, tuple(shape[at] for shape in shapes)))
+        for name, given in self.source.scalars.items():
+            sizes = tuple(value for value in given if type(value) is int and value > 0)
+            if len(sizes) == len(given):
+                found.append(Dimension("", 0, name, sizes))
         return found
 
     # --- names ------------------------------------------------------------------------------------------------
@@ -621,7 +625,9 @@ class _Writer:
         lines: list[str] = []
         by_parameter: dict[str, list[Dimension]] = {}
         for each in self.sizes.dimensions:
-            by_parameter.setdefault(each.parameter, []).append(each)
+            if each.parameter:
+                by_parameter.setdefault(each.parameter, []).append(each)
+        lines += self._values_asserted()
         known: dict[tuple[int, ...], str] = {}
         for parameter, dimensions in by_parameter.items():
             comma = "," if len(dimensions) == 1 else ""
@@ -643,6 +649,19 @@ class _Writer:
             bare = condition[1:-1] if condition.startswith("(") else condition
             lines.append(f'assert {bare}, "written for such sizes"')
         return [self.source.indent + line for line in lines]
+
+    def _values_asserted(self) -> Iterator[str]:
+        """Of parameters that are no tensors: the kernel is written for what they were."""
+        for name, values in self.source.scalars.items():
+            texts = [self._value_text(value) for value in values]
+            if len({*texts}) > 1:
+                yield f'assert {name} in ({", ".join(dict.fromkeys(texts))}), "written for these values"'
+            else:
+                equals = "is" if texts[0] in ("None", "True", "False") else "=="
+                yield f'assert {name} {equals} {texts[0]}, "written for this value"'
+
+    def _value_text(self, value: object) -> str:
+        return f"nl.{value}" if isinstance(value, DType) else repr(value)
 
     def file(self) -> str:
         if self.source.text and self.source.definition is None:
