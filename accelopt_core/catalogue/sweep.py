@@ -1,6 +1,6 @@
 """What a kernel declares tunable is not proposed but swept: its values are priced, and the best are the candidate.
 
-Whoever writes the kernel, a model or a transform, decides its structure and says in TUNABLES which values its sizes may
+Whoever writes the kernel, a model or a person, decides its structure and says in TUNABLES which values its sizes may
 take. No model is asked for numbers, and nothing is evaluated for them.
 """
 
