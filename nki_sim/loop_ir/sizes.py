@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from math import gcd
 from typing import NamedTuple, Union
 
@@ -86,6 +87,10 @@ class Sizes:
             if len(apart) == 1 and len(set(each.values)) > 1:
                 difference = apart.pop()
                 return f"{self._use(each.name)} {'-' if difference < 0 else '+'} {abs(difference)}"
+        for one, other in permutations(self.dimensions, 2):
+            found = self._product(values, one, other)
+            if found is not None:
+                return found
         raise NoForm(f"{' and '.join(map(str, known))} is no multiple or part of a parameter's size")
 
     def _in_sizes(self, values: Values, near: Collection[str], fits: Callable[[_Form], bool]) -> str | None:
@@ -97,6 +102,18 @@ class Sizes:
         if best.condition:
             self.conditions.add(best.condition)
         return self._with_constants(best.text, near)
+
+    def _product(self, values: Values, one: Dimension, other: Dimension) -> str | None:
+        """The values as a multiple or part of two sizes."""
+        rows = [(value, a, b) for value, a, b in zip(values, one.values, other.values) if value is not None]
+        value, a, b = rows[0]
+        numerator, denominator = value // gcd(value, a * b), a * b // gcd(value, a * b)
+        if any(v * denominator != a * b * numerator or a % denominator for v, a, b in rows):
+            return None
+        if denominator > 1:
+            self.conditions.add(f"{one.name} % {denominator} == 0")
+        text = f"{self._use(one.name)} // {denominator}" if denominator > 1 else self._use(one.name)
+        return f"{text} * {self._use(other.name)}" + (f" * {numerator}" if numerator > 1 else "")
 
     def _constant(self, value: int, near: Collection[str]) -> str:
         for name, known in self._near(near):
