@@ -46,6 +46,13 @@ class Composite(Protocol):
         ...
 
 
+@runtime_checkable
+class Preparing(Protocol):
+    """A rule with an application that costs nothing by itself, and that others need: a search begins with it."""
+
+    def preparation(self, kernel: LoopKernel) -> Site: ...
+
+
 def applied(rule: Rule, kernels: Kernels, site: Site) -> Kernels:
     """At every shape. Raises Refused where one of them refuses."""
     if isinstance(rule, Composite):

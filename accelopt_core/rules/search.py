@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from accelopt_core.rules.base import Rule, Site, applied
+from accelopt_core.rules.base import Preparing, Rule, Site, applied
 from nki_sim.canonical import digest
 from nki_sim.capacity import check_capacity
 from nki_sim.contested import contested
@@ -117,7 +117,7 @@ class Search:
             raise Refused("the simulated machine cannot run this kernel")
         start = best = State(tuple(kernels), price)
         seen = {price.digest}
-        beam, without_gain = [start], 0
+        beam, without_gain = [self._prepared(start)], 0
         while beam and without_gain < self.limits.patience and len(beam[0].path) < self.limits.longest:
             children = [child for state in beam for child in self._children(state, seen)]
             beam = self._chosen(children)
@@ -126,6 +126,12 @@ class Search:
             else:
                 without_gain += 1
         return self._without_idle_steps(start, best)
+
+    def _prepared(self, state: State) -> State:
+        for rule in self.rules:
+            if isinstance(rule, Preparing):
+                state = self.after(state, rule, rule.preparation(state.kernels[-1])) or state
+        return state
 
     def _children(self, state: State, seen: set[str]) -> Iterator[State]:
         for rule in self.rules:
