@@ -51,6 +51,22 @@ class Composite(Protocol):
         ...
 
 
+@runtime_checkable
+class Preparing(Protocol):
+    """A rule with an application that costs nothing by itself, and that others need: a search begins with it."""
+
+    def preparation(self, kernel: LoopKernel) -> Site: ...
+
+
+@runtime_checkable
+class Balance(Protocol):
+    """A rule that moves work from one engine to another: worth it where the other one has time."""
+
+    def moves(self, kernel: LoopKernel, site: Site) -> tuple[str, str]:
+        """From which engine to which, by the names that a timeline's resources have."""
+        ...
+
+
 def applied(rule: Rule, kernels: Kernels, site: Site) -> Kernels:
     """At every shape. Raises Refused where one of them refuses."""
     if isinstance(rule, Composite):

@@ -31,6 +31,11 @@ class MoveEngine:
                         what = f"{node.opcode} of line {node.line} on {engine.name}"
                         yield Site(self.name, path, (engine.name,), what, node.line)
 
+    def moves(self, kernel: LoopKernel, site: Site) -> tuple[str, str]:
+        node = node_at(kernel, site.path)
+        assert isinstance(node, Instruction)
+        return node.engine.name, str(site.arguments[0])
+
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         node = node_at(kernel, site.path)
         if not isinstance(node, Instruction):

@@ -55,7 +55,7 @@ def _value(argument: ArgumentSpec) -> object:
 @dataclass(frozen=True)
 class _Read:
     text: KernelText
-    kernels: Kernels
+    start: State
 
 
 @dataclass
@@ -91,23 +91,29 @@ class Trees:
             return {"refused": str(error)}
 
     def _read(self, source: str) -> _Read:
-        """Raises NotReadable, of a tree that is another program than its rows too."""
+        """Raises NotReadable, of a tree that is another program than its rows too; and of one without a price."""
         if source not in self._known:
             programs = self._traced(source)
             kernels = tuple(read(program) for program in programs)
             if any(digest(expand(kernel)) != digest(program) for kernel, program in zip(kernels, programs)):
                 raise NotReadable("its loops were not read as they are: please report it")
+            try:
+                start = self._search(None).start(kernels)
+            except Refused as error:
+                raise NotReadable(str(error)) from None
             while len(self._known) >= _MOST_KEPT:
                 del self._known[next(iter(self._known))]
             text = text_of(source, programs[-1].kernel_name, self._presets, self._around)
-            self._known[source] = _Read(text, kernels)
+            self._known[source] = _Read(text, start)
         return self._known[source]
+
+    def _search(self, allowed: frozenset[str] | None, **more: Any) -> Search:
+        return Search(RULES, self._prices, allowed=allowed, **more)
 
     def _single_steps(self, job: Mapping[str, Any]) -> dict[str, Any]:
         until = time.monotonic() + job["seconds"]
-        kernel = self._read(job["source"])
-        search = Search(RULES, self._prices, allowed=None)
-        start = search.start(kernel.kernels)
+        start = self._read(job["source"]).start
+        search = self._search(None)
         steps: list[dict[str, Any]] = []
         not_priced = 0
         known: set[str] = {start.price.digest}
@@ -121,9 +127,9 @@ class Trees:
                     continue
                 known |= {after.price.digest} if after is not None else set()
                 after_us = after.price.latency_us if after is not None else None
-                steps.append(self._step(PricedSite(site, start.price.latency_us, after_us), kernel.kernels[-1]))
+                steps.append(self._step(PricedSite(site, start.price.latency_us, after_us), start.kernels[-1]))
         refusals = [
-            (site.rule, site.what, _lines(kernel.kernels[-1], site), why) for site, why in search.refusals.items()
+            (site.rule, site.what, _lines(start.kernels[-1], site), why) for site, why in search.refusals.items()
         ]
         return {
             "latency_us": start.price.latency_us,
@@ -135,17 +141,15 @@ class Trees:
     def _way(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Asked again until `priced` comes with a way; `stop`: the best so far is wanted now."""
         if job.get("begin"):
-            kernel = self._read(job["source"])
+            start = self._read(job["source"]).start
             stop, found = threading.Event(), list[State | Exception]()
             allowed = job["allowed"]
-            search = Search(
-                RULES,
-                self._prices,
-                allowed=None if allowed is None else frozenset(allowed),
+            search = self._search(
+                None if allowed is None else frozenset(allowed),
                 excluded=frozenset((rule, what) for rule, what in job["excluded"]),
                 ended=stop.is_set,
             )
-            thread = threading.Thread(target=_searched, args=(search, kernel.kernels, found), daemon=True)
+            thread = threading.Thread(target=_searched, args=(search, start.kernels, found), daemon=True)
             self._searching = _Searching(search, thread, stop, found)
             thread.start()
         now = self._searching
@@ -163,7 +167,7 @@ class Trees:
         path, text = self._writable(source, state)
         return {
             "priced": now.search.priced,
-            "steps": [self._step(each, self._read(source).kernels[-1]) for each in path],
+            "steps": [self._step(each, self._read(source).start.kernels[-1]) for each in path],
             "source": text,
             "before_us": path[0].before_us if path else state.price.latency_us,
             "after_us": path[-1].after_us if path else state.price.latency_us,
@@ -177,14 +181,14 @@ class Trees:
             try:
                 return path, self._written(source, kernels)
             except (NotWritable, NoForm):
-                path, kernels = path[:-1], self._read(source).kernels
+                path, kernels = path[:-1], self._read(source).start.kernels
                 for step in path:
                     kernels = applied(self._rules[step.site.rule], kernels, step.site)
         return (), source
 
     def _carried_out(self, job: Mapping[str, Any]) -> dict[str, Any]:
         source = job["source"]
-        kernels = self._read(source).kernels
+        kernels = self._read(source).start.kernels
         for name, key in job["steps"]:
             rule = self._rules.get(name)
             if rule is None:

@@ -279,7 +279,7 @@ class _Writer:
     def _pattern(self, accesses: Sequence[Access], buffers: Sequence[Buffer], line: int) -> list[str]:
         rank = _alike("a pattern's rank", [len(each.pattern) for each in accesses])
         pairs = ", ".join(
-            f"[{self._number([_stride(each, at) for each in accesses], line)}, "
+            f"[{self._number(_strides(accesses, at), line)}, "
             f"{self._number([each.pattern[at][1] for each in accesses], line)}]"
             for at in range(rank)
         )
@@ -706,10 +706,16 @@ def _reaches_the_end(index: Index) -> bool:
     return index.start.constant + (index.count or 1) * index.step >= index.size
 
 
-def _stride(access: Access, at: int) -> int:
-    """Of a dimension of its pattern; of rows that an index chooses, what one index more is."""
-    steer = access.indirection
-    return steer[1] if at == 0 and steer is not None and steer[0] == "vector" else access.pattern[at][0]
+def _strides(accesses: Sequence[Access], at: int) -> list[int | None]:
+    """Of a dimension of their patterns; of rows that an index chooses, what one index more is. None where there is one
+    element, which is never stepped through, and more at another shape."""
+    found: list[int | None] = []
+    for access in accesses:
+        steer, (stride, count) = access.indirection, access.pattern[at]
+        of_index = at == 0 and steer is not None and steer[0] == "vector"
+        stepped = of_index or count > 1 or all(each.pattern[at][1] == 1 for each in accesses)
+        found.append((steer[1] if steer is not None and of_index else stride) if stepped else None)
+    return found
 
 
 def _elements(buffer: Buffer) -> int:
