@@ -159,10 +159,11 @@ class Search:
 
     def _down(self, state: State) -> tuple[State, list[State]]:
         """Where the steps that gain lead from there, and states beside that way that are worth going on from."""
-        balances = [rule for rule in self.rules if isinstance(rule, Balance)]
+        balances: list[Rule] = [rule for rule in self.rules if isinstance(rule, Balance)]
         others = [rule for rule in self.rules if not isinstance(rule, Balance)]
         beside: list[list[State]] = []
-        rules, settled = others, 0
+        rules: Sequence[Rule] = others
+        settled = 0
         while settled < 2 and len(state.path) < self.limits.longest and not self.is_over:
             children = list(self._children(state, rules))
             lower = self._together(state, children)
@@ -200,7 +201,7 @@ class Search:
     def _children(self, state: State, rules: Sequence[Rule]) -> Iterator[State]:
         seen = {state.price.digest}
         for rule in rules:
-            for site in rule.sites(state.kernels[-1]):
+            for site in self.sites(rule, state):
                 if self.is_over:
                     return
                 if (site.rule, site.what) in self.excluded:
@@ -218,12 +219,21 @@ class Search:
         first, second = rule.moves(state.kernels[-1], site)
         return busy.get(first, 0.0) > busy.get(second, 0.0)
 
+    def sites(self, rule: Rule, state: State) -> Iterator[Site]:
+        try:
+            yield from rule.sites(state.kernels[-1])
+        except Exception as error:  # as in `after`
+            self.refusals[Site(rule.name, (), (), "look for its sites")] = _fault(error)
+
     def after(self, state: State, rule: Rule, site: Site) -> State | None:
         """None where the rule refuses at some shape, or an engine or the memory does."""
         try:
             kernels = applied(rule, state.kernels, site)
         except Refused as refused:
             self.refusals[site] = str(refused)
+            return None
+        except Exception as error:  # whatever a stranger's kernel brings out: it costs this site and not the run
+            self.refusals[site] = _fault(error)
             return None
         self.priced += 1
         price = self.price(kernels[-1])
@@ -259,3 +269,10 @@ class Search:
         for site in sites:
             state = None if state is None else self._further(state, site)
         return state
+
+
+FAULT = "the rule itself fails here"
+
+
+def _fault(error: Exception) -> str:
+    return f"{FAULT} ({type(error).__name__}: {error}): please report it"

@@ -89,6 +89,8 @@ class Trees:
             return {"no_tree": str(error)}
         except (Refused, NotWritable, NoForm) as error:
             return {"refused": str(error)}
+        except Exception as error:  # whatever a stranger's kernel brings out of the tree's rooms
+            return {"no_tree": f"its loop tree fails ({type(error).__name__}: {error}): please report it"}
 
     def _read(self, source: str) -> _Read:
         """Raises NotReadable, of a tree that is another program than its rows too; and of one without a price."""
@@ -118,7 +120,7 @@ class Trees:
         not_priced = 0
         known: set[str] = {start.price.digest}
         for rule in RULES:
-            for site in rule.sites(start.kernels[-1]):
+            for site in search.sites(rule, start):
                 if time.monotonic() >= until:
                     not_priced += 1
                     continue

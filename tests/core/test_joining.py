@@ -14,7 +14,7 @@ from accelopt_core.task import ENTRY_POINTS
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument
 from nki_sim.canonical import digest
 from nki_sim.lint import VERSIONS, check_source
-from tests.transforms.running import HEADER, kernel_of, run, trace
+from tests.kernel_texts import HEADER, kernel_of, run, trace
 
 GIVEN = f'''"""The sum of two arrays, some columns at a time."""
 
@@ -121,6 +121,14 @@ VARIANTS = {
     ),
     "text with names in it": changed(
         ("    for j in", '    assert f"{STEP}{ROWS:d}" == "128128", f"{STEP=}"\n    for j in')
+    ),
+    "lines that end where Python ends none": changed(
+        ("STEP = 128  # columns", "\x0cSTEP = 128  # columns\u2028 or \x1c"),
+        ("    tile = nl", "    '\u2028'; tile = nl"),
+    ),
+    "a name that an expression binds": changed(
+        ("    for j in", "    assert [STEP for _ in (0,) if (loaded := 3)] == [STEP] and loaded == 3\n    for j in"),
+        ("= loaded(x", "= taken(x"), ("= loaded(y", "= taken(y"), ("\n\n@nki", "\n\ntaken = loaded\n\n\n@nki"),
     ),
     "other names of the parameters": changed(
         ("def kernel(x, y)", "def kernel(p, q)"), ("x.shape", "p.shape"), ("x.dtype", "p.dtype"),
@@ -387,6 +395,7 @@ def test_what_cannot_be_told_apart_is_refused_by_name(what: str) -> None:
         (GIVEN, changed(("def kernel(x, y)", "def kernel(x)")), "takes 1 arguments"),
         (GIVEN, changed(("def kernel(x, y)", "def kernel(x, y, z)")), "no z, which has no default"),
         (changed(("ROWS = 128\n", "ROWS = 128\nrange = reversed\n"), source=GIVEN), WIDE, "range is another thing"),
+        (GIVEN, changed(("TUNABLES", "try:\n    1\nexcept ValueError as E:\n    2\nTUNABLES")), "binds E at its"),
         (GIVEN, changed(("import nki.isa", "import numpy.linalg, math\nimport nki.isa")), "imports numpy"),
     ],
 )  # fmt: skip

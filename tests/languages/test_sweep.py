@@ -9,17 +9,23 @@ import pytest
 
 from accelopt_core.candidate import Candidate, Plan
 from accelopt_core.catalogue.sweep import SweepingExecutor, settings_of
-from accelopt_core.evaluation import Bottleneck
+from accelopt_core.evaluation import Bottleneck, Bounds, Measured, Profile
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.proposer import Feedback, RoundContext, UnusableReply
-from accelopt_core.task import ALONE
+from infra.tasks.seed_index import load_seed
 from ka_extensions.outcome import Outcome
 from tests.attempts import attempted
 from tests.e2e.kernels import SLOW
-from tests.transforms.running import predictor, priced_by, random
-from tests.transforms.test_catalogue import context_for
+from tests.kernel_texts import predictor, random
 
 TUNABLE = SLOW.replace("STEP = 256\n", 'STEP = 256\nTUNABLES = {"STEP": (128, 256, 1024, 2048)}\n')
 PLAN = Plan("p", "stage rows", "stage", Bottleneck.MEMORY_BOUND, 1.0, "because")
+
+
+def context_for(source: str) -> RoundContext:
+    parent = Candidate("base", source)
+    result = Measured(9.0, 9.0, 9.0, 1, True, "simulated trn2", Profile({}, Bounds(1.0, 1.0, 1.0, "declared")))
+    return RoundContext(1, load_seed("matmul").task(), parent, result, parent, result, 9.0, NKI)
 
 
 def with_step(step: int) -> str:
@@ -64,7 +70,7 @@ def swept(
 
 
 def test_the_fastest_by_the_simulator_is_the_candidate() -> None:
-    predict = priced_by(predictor(random(512, 2048), random(128, 2048, seed=1)))
+    predict = predictor(random(512, 2048), random(128, 2048, seed=1))
     told: list[str] = []
     executor = SweepingExecutor(Writing(TUNABLE), predict, 24, told.append)
     assert executor.execute(context_for(SLOW), PLAN, ()) == with_step(2048)
@@ -114,8 +120,8 @@ def test_a_large_space_is_cut_and_few_changes_come_first() -> None:
     lines = "".join(f"{name} = 1\n" for name in names)
     choices = ", ".join(f'"{name}": (1, 2, 3, 4, 5)' for name in names)
     source = f"{SLOW}\n{lines}TUNABLES = {{{choices}}}\n"
-    found = settings_of(source, ALONE, 60)
+    found = settings_of(source, 60)
     assert len(found) == 60 and [len(each.values) for each in found] == [0] + [1] * 48 + [2] * 11
     assert found[0].source == source and found[1].describe() == "A = 2" and "\nA = 2\n" in found[1].source
     assert len({each.source for each in found}) == 60
-    assert len(settings_of(TUNABLE, ALONE, 24)) == 4 and len(settings_of(TUNABLE, ALONE, 1)) == 1
+    assert len(settings_of(TUNABLE, 24)) == 4 and len(settings_of(TUNABLE, 1)) == 1
