@@ -25,13 +25,12 @@ def digest(program: Program) -> str:
     """
     found = hashlib.blake2b(digest_size=16)
     used, numbers = _in_order_of_use(program)
-    met, template_numbers = _first_come(program.kinds, len(program.templates))
-    examples = np.zeros(len(program.templates), np.int64)
-    examples[program.kinds] = program.template_ids  # any of those that differ in their lines only
-    templates_json = [
-        template_to_json(_without_line(template))
-        for template in map(program.templates.__getitem__, examples[met].tolist())
-    ]
+    known: dict[Template, int] = {}
+    of_template = np.array([known.setdefault(_plain(each), len(known)) for each in program.templates], np.int64)
+    instructions = of_template[program.template_ids]
+    met, template_numbers = _first_come(instructions, len(known))
+    plain = list(known)
+    templates_json = [template_to_json(plain[number]) for number in met.tolist()]
     kinds, kind_of = _kinds(program, used)
     header = {
         "machine": program.machine,
@@ -58,7 +57,7 @@ def digest(program: Program) -> str:
     operands = program.operand_data.astype("<i8")
     operands[:, 0] = numbers[operands[:, 0]]
     for array in (
-        template_numbers[program.kinds],
+        template_numbers[instructions],
         program.operand_starts,
         operands,
         kind_of,
@@ -67,8 +66,8 @@ def digest(program: Program) -> str:
     return found.hexdigest()
 
 
-def _without_line(template: Template) -> Template:
-    """A dimension of one element is never stepped through: its stride says nothing."""
+def _plain(template: Template) -> Template:
+    """Without its line. A dimension of one element is never stepped through: its stride says nothing."""
     operands = tuple(
         replace(operand, pattern=tuple((stride if n > 1 else 1, n) for stride, n in operand.pattern))
         for operand in template.operands

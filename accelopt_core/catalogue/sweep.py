@@ -1,6 +1,6 @@
 """What a kernel declares tunable is not proposed but swept: its values are priced, and the best are the candidate.
 
-Whoever writes the kernel, a model or a rule, decides its structure and says in TUNABLES which values its sizes may
+Whoever writes the kernel, a model or a person, decides its structure and says in TUNABLES which values its sizes may
 take. No model is asked for numbers, and nothing is evaluated for them.
 """
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import combinations, islice, product
 
 from accelopt_core.candidate import Plan, source_hash
-from accelopt_core.catalogue.rewrites import Predict
 from accelopt_core.evaluation import microseconds
 from accelopt_core.languages.tunables import declared_tunables, with_value
+from accelopt_core.ports import Predict
 from accelopt_core.proposer import Executor, Feedback, RoundContext
 from nki_sim.ties import LEAST_GAIN
 

@@ -21,6 +21,11 @@ class Site:
     """The change in one line."""
     line: int = 0
 
+    @property
+    def key(self) -> str:
+        """Tells the sites of one rule in one kernel apart: `0.2.1`, `0.2.1:4`."""
+        return ":".join([".".join(map(str, self.path)), *map(str, self.arguments)])
+
 
 class Rule(Protocol):
     """Stateless. `name` is the technique under which memory files what came of it."""
@@ -43,6 +48,22 @@ class Composite(Protocol):
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:
         """As `apply`, of one kernel's trees at several shapes."""
+        ...
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """A rule with an application that costs nothing by itself, and that others need: a search begins with it."""
+
+    def preparation(self, kernel: LoopKernel) -> Site: ...
+
+
+@runtime_checkable
+class Balance(Protocol):
+    """A rule that moves work from one engine to another: worth it where the other one has time."""
+
+    def moves(self, kernel: LoopKernel, site: Site) -> tuple[str, str]:
+        """From which engine to which, by the names that a timeline's resources have."""
         ...
 
 

@@ -7,15 +7,28 @@ from dataclasses import replace
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import without
-from accelopt_core.rules.flow import is_local, uses_of
+from accelopt_core.rules.flow import fills_before_reading, is_local, local_tiles, uses_of
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.changes import Refused, block_at, loop_at, loops_around, node_at, paths, with_block, with_node
+from nki_sim.loop_ir.changes import (
+    Kernels,
+    Path,
+    Refused,
+    block_at,
+    everywhere,
+    loop_at,
+    loops_around,
+    node_at,
+    paths,
+    with_node,
+)
 from nki_sim.loop_ir.dependence import Use, covers, meet, uses
 from nki_sim.loop_ir.tree import Access, Allocate, DeviceLoop, Instruction, Loop, LoopKernel, Node, rebuilt
 from nki_sim.program import Engine
 
 
 class DropMemset:
+    """A tile that is wholly overwritten needs no zeros first."""
+
     name = "drop-memset"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
@@ -32,7 +45,9 @@ class DropMemset:
             raise Refused("the kernel returns what is set")
         _, reading = uses_of(kernel, dst.buffer)
         block = block_at(kernel, site.path)
-        if reading and not _overwritten(block[site.path[-1] + 1 :], dst, kernel, loops_around(kernel, site.path)):
+        rest = block[site.path[-1] + 1 :]
+        own = Allocate(dst.buffer) in block and fills_before_reading(rest, dst.buffer, kernel)
+        if reading and not own and not _overwritten(rest, dst, kernel, loops_around(kernel, site.path)):
             raise Refused("something reads what is set")
         return without(kernel, site.path, dst.buffer)
 
@@ -67,48 +82,62 @@ class RotateBuffer:
     name = "rotate-buffers"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        found = []
         for path, node in paths(kernel.body):
-            if not isinstance(node, Loop):
-                continue
-            made = {n.buffer: at for at, n in enumerate(block_at(kernel, path)[: path[-1]]) if isinstance(n, Allocate)}
-            for key in sorted({use.access.buffer for use in uses(node.body)} & set(made)):
-                buffer = kernel.buffers[key]
-                what = f"a {buffer.name or 'tile'} of line {buffer.line} for each pass of line {node.site}"
-                yield Site(self.name, path, (made[key],), what, buffer.line)
+            if isinstance(node, Allocate) and _loop_of(kernel, path, node.buffer) is not None:
+                buffer = kernel.buffers[node.buffer]
+                what = f"a {buffer.name or 'tile'} of line {buffer.line} for each pass"
+                found.append(Site(self.name, path, (node.buffer,), what, buffer.line))
+        if len(found) > 1:
+            yield self.preparation(kernel)
+        yield from found
+
+    def preparation(self, kernel: LoopKernel) -> Site:
+        return Site(self.name, (), (), "a tile for each pass wherever passes fill it anew")
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        loop = loop_at(kernel, site.path)
-        at = int(site.arguments[0])
-        node = block_at(kernel, site.path)[at]
-        if not isinstance(node, Allocate):
-            raise Refused("no buffer is made there")
-        key = node.buffer
-        if not is_local(kernel, key) or kernel.buffers[key].address is not None:
-            raise Refused("the kernel returns the buffer, or places it itself")
-        writing, reading = uses_of(kernel, key)
-        if any(each.path[: len(site.path)] != site.path for each in (*writing, *reading)):
-            raise Refused("the buffer is used outside of the loop")
-        if not _filled_first(loop.body, key, kernel):
-            raise Refused("a pass may read what an earlier one left")
-        depth = len(loops_around(kernel, site.path))
-        inner = Affine.variable(loop.variable)
-        body = (node, *_one_deeper(loop.body, key, depth, inner))
-        kernel = with_node(kernel, site.path, (replace(loop, body=body),))
-        block = block_at(kernel, site.path)
-        return with_block(kernel, site.path, (*block[:at], *block[at + 1 :]))
+        return self.together((kernel,), site)[0]
+
+    def together(self, kernels: Kernels, site: Site) -> Kernels:
+        """Each as deep as it may be."""
+        made, reason = kernels, ""
+        for key in site.arguments or sorted(kernels[-1].buffers):
+            while True:
+                try:
+                    made = everywhere(_deeper, made, key)
+                except Refused as refused:
+                    reason = str(refused)
+                    break
+        if made is kernels:
+            raise Refused(reason)
+        return made
 
 
-def _filled_first(body: Sequence[Node], key: int, kernel: LoopKernel) -> bool:
-    """Is the first statement that touches the buffer an instruction that overwrites all of it?"""
-    for node in body:
-        touching = [use for use in uses((node,)) if use.access.buffer == key]
-        if touching:
-            return (
-                isinstance(node, Instruction)
-                and all(use.access.access == "w" for use in touching)
-                and any(covers(use.access, kernel.buffers[key]) for use in touching)
-            )
-    return False
+def _loop_of(kernel: LoopKernel, path: Path, key: int) -> Path | None:
+    """The loop beside the Allocate there that holds every use of its buffer."""
+    for at, node in enumerate(block_at(kernel, path)):
+        if isinstance(node, (Loop, DeviceLoop)) and any(use.access.buffer == key for use in uses((node,))):
+            place = (*path[:-1], at)
+            every = sum(uses_of(kernel, key), [])
+            inside = isinstance(node, Loop) and all(each.path[: len(place)] == place for each in every)
+            return place if inside else None
+    return None
+
+
+def _deeper(kernel: LoopKernel, key: int) -> LoopKernel:
+    """The buffer made in the loop that holds every use of it. Raises Refused."""
+    path = next((path for path, made in local_tiles(kernel) if made == key), None)
+    if path is None or not is_local(kernel, key) or kernel.buffers[key].address is not None:
+        raise Refused("the kernel returns the buffer, or places it itself")
+    place = _loop_of(kernel, path, key)
+    if place is None:
+        raise Refused("the buffer is used outside of the loop")
+    loop = loop_at(kernel, place)
+    if not fills_before_reading(loop.body, key, kernel):
+        raise Refused("a pass may read what an earlier one left")
+    depth = len(loops_around(kernel, place))
+    body = (Allocate(key), *_one_deeper(loop.body, key, depth, Affine.variable(loop.variable)))
+    return with_node(with_node(kernel, place, (replace(loop, body=body),)), path, ())
 
 
 def _one_deeper(body: tuple[Node, ...], key: int, depth: int, inner: Affine) -> tuple[Node, ...]:

@@ -24,6 +24,8 @@ from nki_sim.loop_ir.tree import Access, Allocate, Instruction, LoopKernel
 
 
 class DropCopy:
+    """What reads a copy reads the original, and no engine moves it."""
+
     name = "drop-copy"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
@@ -57,7 +59,8 @@ def _take_from_source(kernel: LoopKernel, path: Path, dst: Access, src: Access) 
         changed = written_between(kernel, path, each.path, use)
         if changed is not None:
             raise Refused(f"line {changed.node.line} writes the source before line {each.node.line} takes the copy")
-        access = through(each.node.operands[each.at], dst, src, ranges_at(kernel, each.path))
+        taken = each.node.operands[each.at]
+        access = through(taken, dst, src, ranges_at(kernel, each.path)) if taken.tile == dst.tile else None
         if access is None:
             raise Refused(f"line {each.node.line} takes the copy in another form")
         current = node_at(kernel, each.path)
@@ -78,7 +81,8 @@ def _fill_target(kernel: LoopKernel, path: Path, dst: Access, src: Access) -> Lo
         touched = _touched_between(kernel, each.path, path, use)
         if touched is not None:
             raise Refused(f"line {touched.node.line} touches the target in between")
-        access = through(each.node.operands[each.at], src, dst, ranges_at(kernel, path))
+        filled = each.node.operands[each.at]
+        access = through(filled, src, dst, ranges_at(kernel, path)) if filled.tile == src.tile else None
         if access is None:
             raise Refused(f"line {each.node.line} fills the source in another form")
         current = node_at(kernel, each.path)

@@ -19,6 +19,8 @@ _MOVABLE = frozenset({"tensor_copy", "tensor_scalar", "tensor_tensor", "memset"}
 
 
 class MoveEngine:
+    """The same work on an engine that has less to do."""
+
     name = "move-elementwise-work"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
@@ -28,6 +30,11 @@ class MoveEngine:
                     if engine is not node.engine:
                         what = f"{node.opcode} of line {node.line} on {engine.name}"
                         yield Site(self.name, path, (engine.name,), what, node.line)
+
+    def moves(self, kernel: LoopKernel, site: Site) -> tuple[str, str]:
+        node = node_at(kernel, site.path)
+        assert isinstance(node, Instruction)
+        return node.engine.name, str(site.arguments[0])
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         node = node_at(kernel, site.path)

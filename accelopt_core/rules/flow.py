@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from nki_sim.loop_ir.changes import Path, Refused, block_at, loops_around, paths
 from nki_sim.loop_ir.dependence import Use, conflict, uses
-from nki_sim.loop_ir.tree import Allocate, Instruction, Loop, LoopKernel, Node
+from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node, walk
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,57 @@ def written_between(kernel: LoopKernel, first: Path, last: Path, use: Use) -> Us
                 if found is not None:
                     return other
     return None
+
+
+_MOST_ELEMENTS = 1 << 22
+"""Of a buffer that is looked at element by element."""
+_MOST_PASSES = 256
+"""Of a loop, likewise."""
+
+
+def fills_before_reading(body: Sequence[Node], key: int, kernel: LoopKernel) -> bool:
+    """Does no statement of the block take from the buffer what none before it in the block wrote?"""
+    buffer = kernel.buffers[key]
+    elements = buffer.partition_elements * (buffer.shape[0] if buffer.region.on_chip else 1)
+    inside = {node.variable for node, _ in walk(tuple(body)) if isinstance(node, Loop)}
+    for use in uses(body):
+        if use.access.buffer == key and (
+            use.access.dtype != buffer.dtype
+            or use.access.indirection is not None
+            or not use.access.offset.variables <= inside
+        ):
+            return False
+    return elements <= _MOST_ELEMENTS and _fill(body, key, {}, np.zeros(elements, np.bool_))
+
+
+def _fill(body: Sequence[Node], key: int, counters: Mapping[str, int], written: np.ndarray) -> bool:
+    """Marks what the block writes; False where something takes what is not written."""
+    for node in body:
+        mine = [use.access for use in uses((node,)) if use.access.buffer == key]
+        if not mine:
+            continue
+        if isinstance(node, Loop):
+            moves = any(node.variable in access.offset.variables for access in mine)
+            if not (node.start.is_constant and node.extent.is_constant) or node.extent.constant > _MOST_PASSES:
+                return False
+            for at in range(node.extent.constant if moves else min(1, node.extent.constant)):
+                if not _fill(node.body, key, {**counters, node.variable: node.start.constant + at}, written):
+                    return False
+        elif isinstance(node, Instruction):
+            if not all(written[_elements(access, counters)].all() for access in mine if access.access != "w"):
+                return False
+            for access in mine:
+                written[_elements(access, counters)] = True
+        else:
+            return False
+    return True
+
+
+def _elements(access: Access, counters: Mapping[str, int]) -> np.ndarray:
+    places = np.array([int(access.offset.evaluate(counters))], np.int64)
+    for stride, count in access.pattern:
+        places = (places[:, None] + stride * np.arange(count)).ravel()
+    return places
 
 
 def local_tiles(kernel: LoopKernel) -> Iterator[tuple[Path, int]]:

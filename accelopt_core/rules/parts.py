@@ -26,6 +26,8 @@ _OF_WHOLE_ROWS = frozenset({"nc_matmul", "tensor_reduce"})
 
 
 class SplitColumns:
+    """A long row in parts, so that one engine begins while another still works."""
+
     name = "split-columns"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

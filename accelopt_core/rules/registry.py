@@ -15,6 +15,7 @@ from accelopt_core.rules.lifting import Lift
 from accelopt_core.rules.parts import SplitColumns
 from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.sums import AccumulateInPsum
+from accelopt_core.rules.transfers import GroupTransfers
 from accelopt_core.rules.turning import ExchangeOperands
 
 RULES: tuple[Rule, ...] = (
@@ -32,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     SubtractInActivation(),
     ScalarSecond(),
     ExchangeOperands(),
+    GroupTransfers(),
     Group(),
     GroupOnPartitions(),
     ShareArray(),

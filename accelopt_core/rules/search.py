@@ -1,16 +1,18 @@
-"""Beam search over sequences of rules: loop trees are the states, simulated latencies order them.
+"""Search over sequences of rules: loop trees are the states, simulated latencies order them.
 
-A step that gains nothing by itself is gone on from too: what it opens may pay. States are told apart by the canonical
-digest of their programs, and bounded by their number, never by the clock: what is found is the same on any machine.
+A way down from a state takes, sweep by sweep, all the steps that gain together; work is moved between engines last, for
+what else is done decides which of them are busy. A step that gains nothing by itself opens a way of its own: what it
+leads to may pay. States are told apart by the canonical digest of their programs, and bounded by their number, never by
+the clock: what is found is the same on any machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from accelopt_core.rules.base import Rule, Site, applied
+from accelopt_core.rules.base import Balance, Preparing, Rule, Site, applied
 from nki_sim.canonical import digest
 from nki_sim.capacity import check_capacity
 from nki_sim.contested import contested
@@ -32,6 +34,8 @@ class Price:
     digest: str
     contested: tuple[str, ...]
     """Contested facts that it rests on."""
+    busy_us: Mapping[str, float] = field(default_factory=dict)
+    """By engine."""
 
 
 class Pricer(Protocol):
@@ -57,7 +61,7 @@ class SimulatedPrices:
                     check_operands(template, OPCODES[template.opcode].contract)
                 check_capacity(program)
                 timeline = schedule(program, self._machine)
-                self._known[key] = Price(timeline.latency_us, key, contested((timeline,)))
+                self._known[key] = Price(timeline.latency_us, key, contested((timeline,)), timeline.resource_us)
             except NkiError:
                 self._known[key] = None
         return self._known[key]
@@ -68,10 +72,8 @@ class Limits:
     """How far a search goes."""
 
     most_priced: int = 600
-    width: int = 3
-    """States that are gone on from, of those as many steps away."""
-    patience: int = 3
-    """Steps without a gain, after which it ends."""
+    patience: int = 12
+    """Ways down that gain nothing, one after the other, after which it ends."""
     longest: int = 40
     """Steps, at most."""
     least_gain: float = 0.002
@@ -82,7 +84,8 @@ class Limits:
 class PricedSite:
     site: Site
     before_us: float
-    after_us: float
+    after_us: float | None
+    """None: an engine or the memory does not allow it."""
 
 
 @dataclass(frozen=True)
@@ -100,42 +103,127 @@ class Search:
     rules: Sequence[Rule]
     price: Pricer
     limits: Limits = Limits()
-    allowed: frozenset[str] = frozenset()
-    """Contested facts that a state may rest on."""
+    allowed: frozenset[str] | None = frozenset()
+    """Contested facts that a state may rest on; None: any."""
+    excluded: frozenset[tuple[str, str]] = frozenset()
+    """Steps that are not taken, by their rule and what they do."""
+    ended: Callable[[], bool] = lambda: False
+    """Asked before each state: is it to be the last?"""
 
     def __post_init__(self) -> None:
         self.priced = 0
         self.refusals: dict[Site, str] = {}
+        self.withheld = False
+        """Did a state rest on a contested fact that is not allowed?"""
+
+    @property
+    def is_over(self) -> bool:
+        return self.priced >= self.limits.most_priced or self.ended()
 
     def best(self, kernels: Sequence[LoopKernel]) -> State:
         """The fastest state found, the start where none is faster, without steps that gain nothing.
 
-        Raises Refused where the start itself has no price.
+        Raises Refused as `start` does.
         """
+        start = self.start(kernels)
+        gone_from = {start.price.digest}
+        best, doors = self._down(start)
+        without_gain = 0
+        while doors and without_gain < self.limits.patience and not self.is_over:
+            door = doors.pop(0)
+            if door.price.digest in gone_from:
+                continue
+            gone_from.add(door.price.digest)
+            end, more = self._down(door)
+            without_gain += 1
+            if self._gains(end, best):
+                best, without_gain = end, 0
+                doors += more
+        return self._without_idle_steps(start, best)
+
+    def start(self, kernels: Sequence[LoopKernel]) -> State:
+        """Before any step, prepared. Raises Refused where the simulated machine cannot run the kernel."""
         price = self.price(kernels[-1])
         if price is None:
             raise Refused("the simulated machine cannot run this kernel")
-        start = best = State(tuple(kernels), price)
-        seen = {price.digest}
-        beam, without_gain = [start], 0
-        while beam and without_gain < self.limits.patience and len(beam[0].path) < self.limits.longest:
-            children = [child for state in beam for child in self._children(state, seen)]
-            beam = self._chosen(children)
-            if beam and beam[0].price.latency_us < (1 - self.limits.least_gain) * best.price.latency_us:
-                best, without_gain = beam[0], 0
-            else:
-                without_gain += 1
-        return self._without_idle_steps(start, best)
-
-    def _children(self, state: State, seen: set[str]) -> Iterator[State]:
+        state = State(tuple(kernels), price)
         for rule in self.rules:
-            for site in rule.sites(state.kernels[-1]):
-                if self.priced >= self.limits.most_priced:
+            if isinstance(rule, Preparing):
+                prepared = self.after(state, rule, rule.preparation(state.kernels[-1]))
+                if prepared is not None and not self._gains(state, prepared):
+                    state = State(prepared.kernels, prepared.price)
+        return state
+
+    def _gains(self, state: State, over: State) -> bool:
+        return state.price.latency_us < (1 - self.limits.least_gain) * over.price.latency_us
+
+    def _down(self, state: State) -> tuple[State, list[State]]:
+        """Where the steps that gain lead from there, and states beside that way that are worth going on from."""
+        balances: list[Rule] = [rule for rule in self.rules if isinstance(rule, Balance)]
+        others = [rule for rule in self.rules if not isinstance(rule, Balance)]
+        beside: list[list[State]] = []
+        rules: Sequence[Rule] = others
+        settled = 0
+        while settled < 2 and len(state.path) < self.limits.longest and not self.is_over:
+            children = list(self._children(state, rules))
+            lower = self._together(state, children)
+            if rules is others:
+                beside.append(self._of_each_rule(children))
+            if lower is None:
+                rules, settled = (balances if rules is others else others), settled + 1
+            else:
+                state, settled = lower, 0
+        return state, [*beside[0], *beside[-1]] if beside else []
+
+    def _together(self, state: State, children: Sequence[State]) -> State | None:
+        """After all the steps that gain, the greatest gain first; of several at one place the best."""
+        best: State | None = None
+        taken: set[tuple[str, tuple[int, ...]]] = set()
+        for child in sorted(children, key=lambda each: each.price.latency_us):
+            if not self._gains(child, state):
+                break
+            site = child.path[-1].site
+            if (site.rule, site.path) in taken or self.is_over:
+                continue
+            taken.add((site.rule, site.path))
+            further = child if best is None else self._further(best, site)
+            if further is not None and (best is None or self._gains(further, best)):
+                best = further
+        return best
+
+    def _of_each_rule(self, children: Sequence[State]) -> list[State]:
+        """The fastest of each rule, the fastest of all first."""
+        fastest: dict[str, State] = {}
+        for child in sorted(children, key=lambda each: each.price.latency_us):
+            fastest.setdefault(child.path[-1].site.rule, child)
+        return list(fastest.values())
+
+    def _children(self, state: State, rules: Sequence[Rule]) -> Iterator[State]:
+        seen = {state.price.digest}
+        for rule in rules:
+            for site in self.sites(rule, state):
+                if self.is_over:
                     return
+                if (site.rule, site.what) in self.excluded:
+                    continue
+                if isinstance(rule, Balance) and not self._relieves(rule, state, site):
+                    continue
                 child = self.after(state, rule, site)
                 if child is not None and child.price.digest not in seen:
                     seen.add(child.price.digest)
                     yield child
+
+    def _relieves(self, rule: Balance, state: State, site: Site) -> bool:
+        """Does it go from an engine to a less busy one?"""
+        busy = state.price.busy_us
+        first, second = rule.moves(state.kernels[-1], site)
+        return busy.get(first, 0.0) > busy.get(second, 0.0)
+
+    def sites(self, rule: Rule, state: State) -> Iterator[Site]:
+        try:
+            yield from rule.sites(state.kernels[-1])
+        except Exception as error:  # as in `after`
+            self.refusals[Site(rule.name, (), (), "look for its sites")] = _fault(error)
 
     def after(self, state: State, rule: Rule, site: Site) -> State | None:
         """None where the rule refuses at some shape, or an engine or the memory does."""
@@ -144,27 +232,24 @@ class Search:
         except Refused as refused:
             self.refusals[site] = str(refused)
             return None
+        except Exception as error:  # whatever a stranger's kernel brings out: it costs this site and not the run
+            self.refusals[site] = _fault(error)
+            return None
         self.priced += 1
         price = self.price(kernels[-1])
-        if price is None or not self.allowed.issuperset(price.contested):
+        if price is None:
+            return None
+        if self.allowed is not None and not self.allowed.issuperset(price.contested):
+            self.withheld = True
             return None
         return State(kernels, price, (*state.path, PricedSite(site, state.price.latency_us, price.latency_us)))
 
-    def _chosen(self, children: Sequence[State]) -> list[State]:
-        """The fastest of each rule first, then the fastest of all."""
-        order = sorted(children, key=lambda state: state.price.latency_us)
-        chosen: list[State] = []
-        rules: set[str] = set()
-        for state in order:
-            name = state.path[-1].site.rule
-            if name not in rules:
-                rules.add(name)
-                chosen.append(state)
-        chosen = chosen[: self.limits.width]
-        for state in order:
-            if len(chosen) < self.limits.width and state not in chosen:
-                chosen.append(state)
-        return sorted(chosen, key=lambda state: state.price.latency_us)
+    def _further(self, state: State, site: Site) -> State | None:
+        """After that step, wherever its place is now; None where it has none, or more than one."""
+        (rule,) = (each for each in self.rules if each.name == site.rule)
+        same = [each for each in rule.sites(state.kernels[-1]) if each.what == site.what]
+        there = [each for each in same if each.path == site.path] or same
+        return self.after(state, rule, there[0]) if len(there) == 1 else None
 
     def _without_idle_steps(self, start: State, end: State) -> State:
         """Of states that tie the one of fewer steps."""
@@ -179,15 +264,15 @@ class Search:
         return end
 
     def _along(self, start: State, sites: Sequence[Site]) -> State | None:
-        """After those steps, wherever each one's place is now; None where one has none, or more than one."""
-        by_name = {rule.name: rule for rule in self.rules}
-        state = start
+        """After those steps; None where one of them has no place."""
+        state: State | None = start
         for site in sites:
-            rule = by_name[site.rule]
-            same = [each for each in rule.sites(state.kernels[-1]) if each.what == site.what]
-            there = [each for each in same if each.path == site.path] or same
-            after = self.after(state, rule, there[0]) if len(there) == 1 else None
-            if after is None:
-                return None
-            state = after
+            state = None if state is None else self._further(state, site)
         return state
+
+
+FAULT = "the rule itself fails here"
+
+
+def _fault(error: Exception) -> str:
+    return f"{FAULT} ({type(error).__name__}: {error}): please report it"

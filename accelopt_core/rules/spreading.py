@@ -17,6 +17,8 @@ from nki_sim.memory import MemoryRegion
 
 
 class BroadcastByDma:
+    """A row reaches all partitions by its transfer, without an engine's broadcast."""
+
     name = "broadcast-by-dma"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

@@ -11,7 +11,7 @@ from nki_sim.patterns import Pattern
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """One dimension of a copy."""
 
     here: int
@@ -23,11 +23,17 @@ class _Step:
 def through(access: Access, here: Access, there: Access, ranges: Mapping[str, tuple[int, int]]) -> Access | None:
     """The elements of `access`, which lie among those of `here`, where `there` has them; None where that is no access.
 
-    `here` and `there`: the two sides of a copy, element by element in their order. `ranges`: of the counters.
+    `here` and `there`: the two sides of a copy, element by element in their order; where `here` is one of the tiles
+    that a loop makes, in the pass that made the tile of `access`. `ranges`: of the counters.
     """
     if access.dtype != here.dtype or access.indirection is not None:
         return None
-    steps = _steps(here.pattern, there.pattern)
+    if access.tile != here.tile:
+        if any(form != Affine.variable(name) for form in here.tile for name in form.variables or ("",)):
+            return None
+        passes = {next(iter(form.variables)): theirs for form, theirs in zip(here.tile, access.tile)}
+        here, there = here.substitute(passes), there.substitute(passes)
+    steps = steps_of(here.pattern, there.pattern)
     if steps is None or access.tile != here.tile:
         return None
     steps = sorted((step for step in steps if step.count > 1), key=lambda step: -step.here)
@@ -66,16 +72,16 @@ def through(access: Access, here: Access, there: Access, ranges: Mapping[str, tu
     )
 
 
-def _steps(here: Pattern, there: Pattern) -> list[_Step] | None:
+def steps_of(here: Pattern, there: Pattern) -> list[Step] | None:
     """The two patterns cut into the same sizes, innermost last."""
     mine, theirs = [list(p) for p in here if p[1] > 1], [list(p) for p in there if p[1] > 1]
-    steps: list[_Step] = []
+    steps: list[Step] = []
     while mine and theirs:
         (a, n), (b, m) = mine[-1], theirs[-1]
         size = min(n, m)
         if max(n, m) % size:
             return None
-        steps.insert(0, _Step(a, b, size))
+        steps.insert(0, Step(a, b, size))
         for side, stride, count in ((mine, a, n), (theirs, b, m)):
             if count == size:
                 side.pop()
@@ -84,7 +90,7 @@ def _steps(here: Pattern, there: Pattern) -> list[_Step] | None:
     return None if mine or theirs else steps
 
 
-def _nested(steps: Sequence[_Step]) -> bool:
+def _nested(steps: Sequence[Step]) -> bool:
     """Is each dimension's stride beyond all that the smaller ones reach?"""
     reach = 0
     for step in reversed(steps):
@@ -94,7 +100,7 @@ def _nested(steps: Sequence[_Step]) -> bool:
     return True
 
 
-def _digits(value: int, steps: Sequence[_Step]) -> list[int] | None:
+def _digits(value: int, steps: Sequence[Step]) -> list[int] | None:
     """How many steps of each dimension come to that; None where none do."""
     if value < 0:
         return None
@@ -106,7 +112,7 @@ def _digits(value: int, steps: Sequence[_Step]) -> list[int] | None:
     return None if value else digits
 
 
-def _cut(stride: int, count: int, steps: Sequence[_Step]) -> list[tuple[int, int]]:
+def _cut(stride: int, count: int, steps: Sequence[Step]) -> list[tuple[int, int]]:
     """A walk that goes over from one dimension to the next larger one, as one walk in each; outermost first."""
     cut: list[tuple[int, int]] = []
     for step in reversed(steps):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from math import gcd
 from typing import NamedTuple, Union
 
@@ -44,6 +45,15 @@ class _Form(NamedTuple):
         return self.text != self.of.name, is_odd, self.of.name not in near, not self.exact, len(self.text)
 
 
+_ORDER: tuple[tuple[int, Callable[[_Form], bool]], ...] = (
+    (0, lambda form: form.exact),
+    (1, lambda form: form.text == form.of.name),
+    (0, lambda form: True),
+    (1, lambda form: True),
+)
+"""By how much less than a form a number may be, and which forms; the first that fits."""
+
+
 @dataclass
 class Sizes:
     """Names for numbers. Remembers which names were used, and what has to divide."""
@@ -68,8 +78,8 @@ class Sizes:
         first = known[0] if known else 0
         if all(value == first for value in known):
             return self._constant(first, near)
-        for less in (0, 1):
-            found = self._in_sizes(tuple(None if value is None else value + less for value in values), near)
+        for less, fits in _ORDER:
+            found = self._in_sizes(tuple(None if value is None else value + less for value in values), near, fits)
             if found is not None:
                 return f"{found} - 1" if less else found
         for each in self.dimensions:
@@ -77,10 +87,14 @@ class Sizes:
             if len(apart) == 1 and len(set(each.values)) > 1:
                 difference = apart.pop()
                 return f"{self._use(each.name)} {'-' if difference < 0 else '+'} {abs(difference)}"
+        for one, other in permutations(self.dimensions, 2):
+            found = self._product(values, one, other)
+            if found is not None:
+                return found
         raise NoForm(f"{' and '.join(map(str, known))} is no multiple or part of a parameter's size")
 
-    def _in_sizes(self, values: Values, near: Collection[str]) -> str | None:
-        forms = [form for each in self.dimensions if (form := self._of(values, each)) is not None]
+    def _in_sizes(self, values: Values, near: Collection[str], fits: Callable[[_Form], bool]) -> str | None:
+        forms = [form for each in self.dimensions if (form := self._of(values, each)) is not None and fits(form)]
         if not forms:
             return None
         best = min(forms, key=lambda form: form.rank(near))
@@ -88,6 +102,18 @@ class Sizes:
         if best.condition:
             self.conditions.add(best.condition)
         return self._with_constants(best.text, near)
+
+    def _product(self, values: Values, one: Dimension, other: Dimension) -> str | None:
+        """The values as a multiple or part of two sizes."""
+        rows = [(value, a, b) for value, a, b in zip(values, one.values, other.values) if value is not None]
+        value, a, b = rows[0]
+        numerator, denominator = value // gcd(value, a * b), a * b // gcd(value, a * b)
+        if any(v * denominator != a * b * numerator or a % denominator for v, a, b in rows):
+            return None
+        if denominator > 1:
+            self.conditions.add(f"{one.name} % {denominator} == 0")
+        text = f"{self._use(one.name)} // {denominator}" if denominator > 1 else self._use(one.name)
+        return f"{text} * {self._use(other.name)}" + (f" * {numerator}" if numerator > 1 else "")
 
     def _constant(self, value: int, near: Collection[str]) -> str:
         for name, known in self._near(near):
@@ -145,6 +171,8 @@ class Sizes:
                 text = name if part == 1 else f"{name} // {part}"
                 text = text if times == 1 else f"{text} * {times}"
                 whole = most * part // gcd(times, most * part)
+                if any(size % whole and (size > whole or size % part) for _, size in pairs):
+                    continue
                 condition = f"({name} % {whole} == 0 or {name} < {whole} and {name} % {part} == 0)"
                 return _Form(f"min({most}, {text})", dimension, part, False, condition)
         for value, size in pairs:

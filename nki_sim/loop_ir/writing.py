@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -142,6 +142,10 @@ class _Writer:
                 made_up = "_".join((*re.findall(r"\w+", text), str(at)))
                 name = self.source.sizes.get((text, at)) or self._fresh(made_up)
                 found.append(Dimension(text, at, name, tuple(shape[at] for shape in shapes)))
+        for name, given in self.source.scalars.items():
+            sizes = tuple(value for value in given if type(value) is int and value > 0)
+            if len(sizes) == len(given):
+                found.append(Dimension("", 0, name, sizes))
         return found
 
     # --- names ------------------------------------------------------------------------------------------------
@@ -275,7 +279,7 @@ class _Writer:
     def _pattern(self, accesses: Sequence[Access], buffers: Sequence[Buffer], line: int) -> list[str]:
         rank = _alike("a pattern's rank", [len(each.pattern) for each in accesses])
         pairs = ", ".join(
-            f"[{self._number([_stride(each, at) for each in accesses], line)}, "
+            f"[{self._number(_strides(accesses, at), line)}, "
             f"{self._number([each.pattern[at][1] for each in accesses], line)}]"
             for at in range(rank)
         )
@@ -621,7 +625,9 @@ class _Writer:
         lines: list[str] = []
         by_parameter: dict[str, list[Dimension]] = {}
         for each in self.sizes.dimensions:
-            by_parameter.setdefault(each.parameter, []).append(each)
+            if each.parameter:
+                by_parameter.setdefault(each.parameter, []).append(each)
+        lines += self._values_asserted()
         known: dict[tuple[int, ...], str] = {}
         for parameter, dimensions in by_parameter.items():
             comma = "," if len(dimensions) == 1 else ""
@@ -643,6 +649,19 @@ class _Writer:
             bare = condition[1:-1] if condition.startswith("(") else condition
             lines.append(f'assert {bare}, "written for such sizes"')
         return [self.source.indent + line for line in lines]
+
+    def _values_asserted(self) -> Iterator[str]:
+        """Of parameters that are no tensors: the kernel is written for what they were."""
+        for name, values in self.source.scalars.items():
+            texts = [self._value_text(value) for value in values]
+            if len({*texts}) > 1:
+                yield f'assert {name} in ({", ".join(dict.fromkeys(texts))}), "written for these values"'
+            else:
+                equals = "is" if texts[0] in ("None", "True", "False") else "=="
+                yield f'assert {name} {equals} {texts[0]}, "written for this value"'
+
+    def _value_text(self, value: object) -> str:
+        return f"nl.{value}" if isinstance(value, DType) else repr(value)
 
     def file(self) -> str:
         if self.source.text and self.source.definition is None:
@@ -687,10 +706,16 @@ def _reaches_the_end(index: Index) -> bool:
     return index.start.constant + (index.count or 1) * index.step >= index.size
 
 
-def _stride(access: Access, at: int) -> int:
-    """Of a dimension of its pattern; of rows that an index chooses, what one index more is."""
-    steer = access.indirection
-    return steer[1] if at == 0 and steer is not None and steer[0] == "vector" else access.pattern[at][0]
+def _strides(accesses: Sequence[Access], at: int) -> list[int | None]:
+    """Of a dimension of their patterns; of rows that an index chooses, what one index more is. None where there is one
+    element, which is never stepped through, and more at another shape."""
+    found: list[int | None] = []
+    for access in accesses:
+        steer, (stride, count) = access.indirection, access.pattern[at]
+        of_index = at == 0 and steer is not None and steer[0] == "vector"
+        stepped = of_index or count > 1 or all(each.pattern[at][1] == 1 for each in accesses)
+        found.append((steer[1] if steer is not None and of_index else stride) if stepped else None)
+    return found
 
 
 def _elements(buffer: Buffer) -> int:
