@@ -122,6 +122,35 @@ SHARED = """
         nisa.dma_copy(dst=y[0:64, n * 32 : (n + 1) * 32], src=out)
     return y
 """
+STENCIL = """
+    {before}
+    for i in range(3):
+        for j in range(2):
+            one = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=one, src=x[i * 32 : i * 32 + 32, j * 32 : (j + 1) * 32])
+            other = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=other, src={other})
+            out = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
+            {work}
+            nisa.dma_copy(dst=y[i * 32 : i * 32 + 32, j * 32 : (j + 1) * 32], src=out)
+    return y
+"""
+NEXT_ROW = "x[i * 32 + 1 : i * 32 + 33, j * 32 : (j + 1) * 32]"
+ADDED = "nisa.tensor_tensor(dst=out, data1=one, data2=other, op=nl.add)"
+WINDOW = """
+    for i in range(3):
+        total = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=total, value=0.0)
+        for k in range(3):
+            row = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=row, src=x[i * 32 + 2 * k : i * 32 + 2 * k + 32, 0:64])
+            nisa.tensor_tensor(dst=total, data1=total, data2=row, op=nl.add)
+        nisa.dma_copy(dst=y[i * 32 : i * 32 + 32, 0:64], src=total)
+    return y
+"""
+WEIGHTS = """weights = nl.ndarray((32, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=weights, src=w[{rows}, 0:1])"""
+WEIGHTED = "nisa.scalar_tensor_tensor(dst=out, data=one, op0=nl.multiply, operand0=weights, op1=nl.add, operand1=other)"
 GROW = "nisa.tensor_scalar(dst=a, data=a, op0=nl.add, operand0=1.0)"
 
 
@@ -140,6 +169,9 @@ ACCEPTED = (
     ("scalar-second", _tile(PRODUCT.format(op="multiply"), HALVED.format(factor="number"))),
     ("exchange-operands", COLUMN.format(second="nisa.tensor_copy(dst=out, src=product)")),
     ("share-array", SHARED.format(rows=64, more="")),
+    ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
+    ("load-rows-once", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
+    ("load-rows-once", WINDOW),
 )
 REFUSED = (
     ("broadcast-by-dma", BROADCAST.format(value="2.0"), "ones"),
@@ -165,6 +197,14 @@ REFUSED = (
         "on the partitions",
     ),
     ("share-array", SHARED.format(rows=64, more=GROW), "changes what all"),
+    (
+        "rows-in-turn",
+        STENCIL.format(before=WEIGHTS.format(rows="0:32"), other=NEXT_ROW, work=WEIGHTED),
+        "from partition to partition",
+    ),
+    ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW.replace("x", "y"), work=ADDED), "earlier pass"),
+    ("load-rows-once", STENCIL.format(before="", other="w[i : i + 32, j * 32 : (j + 1) * 32]", work=ADDED), "go on"),
+    ("load-rows-once", ROWS, "some rows further on"),
 )
 
 
