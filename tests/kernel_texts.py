@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import nki_sim
-from accelopt_core.catalogue.rewrites import Predict
+from accelopt_core.ports import Predict
 from nki_sim import repeated
 from nki_sim.capacity import check_capacity
 from nki_sim.errors import NkiError
