@@ -13,6 +13,7 @@ from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
 from accelopt_core.rules.grouping import Group, GroupOnPartitions
 from accelopt_core.rules.lifting import Lift
 from accelopt_core.rules.parts import SplitColumns
+from accelopt_core.rules.products import ProductsOnVector
 from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.sums import AccumulateInPsum
 from accelopt_core.rules.transfers import GroupTransfers
@@ -36,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     GroupTransfers(),
     Group(),
     GroupOnPartitions(),
+    ProductsOnVector(),
     ShareArray(),
     Block(),
     SplitColumns(),
