@@ -82,7 +82,7 @@ class RotateBuffer:
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         found = []
         for path, node in paths(kernel.body):
-            if isinstance(node, Allocate) and _loop_of(kernel, path, node.buffer) is not None:
+            if isinstance(node, Allocate) and _used_in_a_loop(block_at(kernel, path), node.buffer):
                 buffer = kernel.buffers[node.buffer]
                 what = f"a {buffer.name or 'tile'} of line {buffer.line} for each pass"
                 found.append(Site(self.name, path, (node.buffer,), what, buffer.line))
@@ -109,6 +109,11 @@ class RotateBuffer:
         if made is kernels:
             raise Refused(reason)
         return made
+
+
+def _used_in_a_loop(block: Sequence[Node], key: int) -> bool:
+    loops = [node for node in block if isinstance(node, Loop)]
+    return any(use.access.buffer == key for use in uses(loops))
 
 
 def _loop_of(kernel: LoopKernel, path: Path, key: int) -> Path | None:

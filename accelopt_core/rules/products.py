@@ -12,10 +12,9 @@ from math import prod
 from typing import TypeGuard
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.flow import is_local, ranges_at, uses_of
+from accelopt_core.rules.flow import is_local, ranges_at, source_in_hbm, uses_of
 from accelopt_core.rules.grouping import ALL, GroupOnPartitions
 from nki_sim.dtypes import float32
-from nki_sim.isa.dma import DmaCopy
 from nki_sim.isa.shared import TensorScalar
 from nki_sim.isa.vector_engine import ScalarTensorTensor
 from nki_sim.loop_ir.affine import Affine
@@ -158,7 +157,7 @@ def _multiplied(kernel: LoopKernel, path: Path, node: Instruction, begun: list[A
         raise Refused("the product adds to what stands there, or works on a part of the array")
     if Allocate(dst.buffer) not in block_at(kernel, path):
         raise Refused("the product is added up over a loop")
-    weights, attributes = _from_hbm(kernel, path, stationary)
+    weights, attributes = source_in_hbm(kernel, path, stationary)
     (row_stride, rows), *free = moving.pattern
     partition = kernel.buffers[moving.buffer].partition_elements
     key = max(kernel.buffers) + 1
@@ -190,30 +189,3 @@ def _multiplied(kernel: LoopKernel, path: Path, node: Instruction, begun: list[A
         made.append(checked(step, kernel.buffers))
     block = block_at(kernel, path)
     return with_block(kernel, path, (*block[: path[-1]], *made, *block[path[-1] + 1 :])), len(made)
-
-
-def _from_hbm(kernel: LoopKernel, path: Path, access: Access) -> tuple[Access, DmaCopy]:
-    """Where HBM has what was loaded there, copied and transposed on its way, and how it was loaded. Raises Refused."""
-    attributes: DmaCopy | None = None
-    while kernel.buffers[access.buffer].region.on_chip:
-        writing, _ = uses_of(kernel, access.buffer)
-        if not is_local(kernel, access.buffer) or len(writing) != 1:
-            raise Refused("the product's weights are not just loaded")
-        node = writing[0].node
-        dst, src = node.operands[:2]
-        attributes = node.attrs if node.opcode == "dma_copy" else attributes
-        if node.opcode not in ("dma_copy", "tensor_copy", "nc_transpose") or dst.dtype != src.dtype:
-            raise Refused(f"line {node.line} makes the product's weights")
-        if node.opcode == "nc_transpose":
-            if len(src.pattern) != 2 or len(dst.pattern) != 2:
-                raise Refused(f"line {node.line} transposes more than a matrix")
-            src = replace(src, pattern=(src.pattern[1], src.pattern[0]))
-        if not dst.offset.variables <= frozenset().union(*(form.variables for form in dst.tile)):
-            raise Refused(f"line {node.line} makes the product's weights part by part")
-        found = through(access, dst, src, ranges_at(kernel, path))
-        if found is None:
-            raise Refused("the product takes its weights in another form than they were loaded")
-        access = found
-    if attributes is None or uses_of(kernel, access.buffer)[0]:
-        raise Refused("the kernel writes what the weights are loaded from")
-    return access, attributes
