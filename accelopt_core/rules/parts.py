@@ -48,7 +48,7 @@ class SplitColumns:
             if isinstance(node, Allocate):
                 kept.append(node)
             elif isinstance(node, Instruction):
-                made.append(checked(_part_of(node, parts, variable, kernel), kernel.buffers))
+                made.append(checked(part_of(node, parts, variable, kernel), kernel.buffers))
         if not made:
             raise Refused("nothing is computed there")
         loop = Loop(variable, Affine(), Affine(parts), tuple(made), 0)
@@ -87,7 +87,7 @@ def _runs(block: tuple[Node, ...]) -> list[tuple[int, int]]:
     return runs
 
 
-def _part_of(node: Instruction, parts: int, variable: str, kernel: LoopKernel) -> Instruction:
+def part_of(node: Instruction, parts: int, variable: str, kernel: LoopKernel) -> Instruction:
     """One part of its columns: of its first dimension behind the partitions."""
     tiles = ELEMENTWISE.get(node.opcode, ())
     if node.operand("reduce_res") is not None:

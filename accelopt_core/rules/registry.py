@@ -11,6 +11,8 @@ from accelopt_core.rules.engines import EvacuatePsum, MoveEngine, ReciprocalOnSc
 from accelopt_core.rules.factors import FactorFurtherOn, FactorInActivation, ScalarSecond, SubtractInActivation
 from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
 from accelopt_core.rules.grouping import Group, GroupOnPartitions
+from accelopt_core.rules.joining import FuseLoops
+from accelopt_core.rules.keeping import KeepOnChip
 from accelopt_core.rules.lifting import Lift
 from accelopt_core.rules.parts import SplitColumns
 from accelopt_core.rules.products import ProductsOnVector
@@ -21,6 +23,7 @@ from accelopt_core.rules.turning import ExchangeOperands
 
 RULES: tuple[Rule, ...] = (
     Lift(),
+    KeepOnChip(),
     DropCopy(),
     FuseElementwise(),
     FuseRowSum(),
@@ -34,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     SubtractInActivation(),
     ScalarSecond(),
     ExchangeOperands(),
+    FuseLoops(),
     GroupTransfers(),
     Group(),
     GroupOnPartitions(),
