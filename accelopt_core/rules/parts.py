@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 from accelopt_core.rules.base import Site
+from accelopt_core.rules.flow import is_local, ranges_at, uses_of
+from accelopt_core.rules.grouping import ALL, GroupOnPartitions
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
     ELEMENTWISE,
+    Kernels,
     Path,
     Refused,
     block_at,
     checked,
+    everywhere,
     fresh_variable,
+    loop_at,
     loops_around,
+    node_at,
     paths,
     with_block,
+    with_node,
 )
-from nki_sim.loop_ir.dependence import conflict
+from nki_sim.loop_ir.composing import through
+from nki_sim.loop_ir.dependence import conflict, uses
 from nki_sim.loop_ir.tree import Access, Allocate, DeviceLoop, Instruction, Loop, LoopKernel, Node
+from nki_sim.machine import ISA
 
 PARTS = (2, 4, 8)
-_OF_WHOLE_ROWS = frozenset({"nc_matmul", "tensor_reduce"})
+_OF_WHOLE_ROWS = frozenset({"nc_matmul"})
 
 
 class SplitColumns:
@@ -62,6 +72,79 @@ class SplitColumns:
         return changed
 
 
+class FillPartitions:
+    """Tiles of few partitions in parts of their columns, each on partitions of its own: an engine takes them at once."""
+
+    name = "fill-partitions"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        for path, node in _blocks(kernel):
+            for first, last in _runs(node):
+                line = next((n.line for n in node[first:last] if isinstance(n, Instruction)), 0)
+                most = max(
+                    use.access.pattern[0][1]
+                    for use in uses(node[first:last])
+                    if kernel.buffers[use.access.buffer].region.on_chip
+                )
+                for parts in PARTS:
+                    if parts * most <= ISA.partitions:
+                        what = f"{parts} parts of the columns from line {line} on, on partitions of their own"
+                        yield Site(self.name, path, (first, last, parts), what, line)
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        return self.together((kernel,), site)[0]
+
+    def together(self, kernels: Kernels, site: Site) -> Kernels:
+        kernels = everywhere(SplitColumns().apply, kernels, site)
+        first, last, _ = (int(each) for each in site.arguments)
+        block = block_at(kernels[-1], site.path)
+        at = next(n for n in range(first, last + 1) if isinstance(block[n], Loop))
+        kernels = everywhere(_narrowed, kernels, (*site.path[:-1], at))
+        at = next(n for n, node in enumerate(block_at(kernels[-1], site.path)) if n >= first and isinstance(node, Loop))
+        return GroupOnPartitions().together(kernels, Site(self.name, (*site.path[:-1], at), (ALL,)))
+
+
+def _narrowed(kernel: LoopKernel, path: Path) -> LoopKernel:
+    """Tiles of which every pass of the loop there uses its own part are made by each pass, of that part alone."""
+    loop = loop_at(kernel, path)
+    made: list[Node] = []
+    for use in [use for use in uses((loop,)) if use.writes]:
+        key, around = use.access.buffer, loops_around(kernel, path)
+        every = sum(uses_of(kernel, key), [])
+        own = Allocate(key) in block_at(kernel, path) and is_local(kernel, key) and kernel.buffers[key].region.on_chip
+        if not own or any(each.path[: len(path)] != path for each in every) or use.access.access != "w":
+            continue
+        sizes = tuple(n for _, n in use.access.pattern)
+        pattern = tuple((prod(sizes[at + 1 :]), n) for at, n in enumerate(sizes))
+        tile = (*use.access.tile[: len(around)], Affine.variable(loop.variable))
+        view = replace(use.access, buffer=max(kernel.buffers) + 1, tile=tile, offset=Affine(), pattern=pattern)
+        buffers = {**kernel.buffers, view.buffer: replace(kernel.buffers[key], shape=sizes)}
+        changed = replace(kernel, buffers=buffers)
+        for place in dict.fromkeys(each.path for each in every):
+            changed = _through(changed, place, use.access, view)
+        made.append(Allocate(view.buffer))
+        kernel = changed
+    left = {use.access.buffer for use in uses(kernel.body)}
+    body = (*made, *loop_at(kernel, path).body)
+    kernel = with_node(kernel, path, (replace(loop_at(kernel, path), body=body),))
+    block = block_at(kernel, path)
+    return with_block(kernel, path, [n for n in block if not isinstance(n, Allocate) or n.buffer in left])
+
+
+def _through(kernel: LoopKernel, path: Path, here: Access, there: Access) -> LoopKernel:
+    node = node_at(kernel, path)
+    assert isinstance(node, Instruction)
+    operands = []
+    for access in node.operands:
+        if access.buffer == here.buffer:
+            moved = through(access, here, there, ranges_at(kernel, path))
+            if moved is None:
+                raise Refused(f"line {node.line} takes more than its part")
+            access = moved
+        operands.append(access)
+    return with_node(kernel, path, (checked(replace(node, operands=tuple(operands)), kernel.buffers),))
+
+
 def _blocks(kernel: LoopKernel) -> Iterator[tuple[Path, tuple[Node, ...]]]:
     """Each block by the path of its first statement."""
     yield (0,), kernel.body
@@ -92,6 +175,8 @@ def part_of(node: Instruction, parts: int, variable: str, kernel: LoopKernel) ->
     tiles = ELEMENTWISE.get(node.opcode, ())
     if node.operand("reduce_res") is not None:
         raise Refused(f"line {node.line} sums up whole rows")
+    if node.opcode == "tensor_reduce" and _split_first(node.operands[1]) in node.attrs.axes:
+        raise Refused(f"line {node.line} takes whole rows")
     on_chip = [o for o in node.operands if o.role in tiles and kernel.buffers[o.buffer].region.on_chip]
     if not on_chip:
         raise Refused(f"line {node.line} does nothing on chip")
@@ -113,15 +198,22 @@ def part_of(node: Instruction, parts: int, variable: str, kernel: LoopKernel) ->
     return replace(node, operands=tuple(operands))
 
 
+def _split_first(access: Access) -> int:
+    """Which dimension of a tile on chip its parts are made of."""
+    at = 1
+    while at < len(access.pattern) - 1 and access.pattern[at][1] == 1:
+        at += 1
+    return at
+
+
 def _first_free(access: Access, partitions: int, kernel: LoopKernel) -> int:
     """Which pair of the pattern is the first that walks within a partition."""
     if kernel.buffers[access.buffer].region.on_chip:
-        at, run = 1, partitions
-    else:
-        at, run = 0, 1
-        while at < len(access.pattern) and run < partitions:
-            run *= access.pattern[at][1]
-            at += 1
+        return _split_first(access)
+    at, run = 0, 1
+    while at < len(access.pattern) and run < partitions:
+        run *= access.pattern[at][1]
+        at += 1
     while at < len(access.pattern) - 1 and access.pattern[at][1] == 1:
         at += 1
     if run != partitions or at >= len(access.pattern):

@@ -14,7 +14,7 @@ from accelopt_core.rules.grouping import Group, GroupOnPartitions
 from accelopt_core.rules.joining import FuseLoops
 from accelopt_core.rules.keeping import KeepOnChip
 from accelopt_core.rules.lifting import Lift
-from accelopt_core.rules.parts import SplitColumns
+from accelopt_core.rules.parts import FillPartitions, SplitColumns
 from accelopt_core.rules.products import ProductsOnVector
 from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.sums import AccumulateInPsum
@@ -44,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     ProductsOnVector(),
     ShareArray(),
     Block(),
+    FillPartitions(),
     SplitColumns(),
     EvacuatePsum(),
     MoveEngine(),
