@@ -73,7 +73,7 @@ class SplitColumns:
 
 
 class FillPartitions:
-    """Tiles of few partitions in parts of their columns, each on partitions of its own: an engine takes them at once."""
+    """Tiles of few partitions in parts of their columns, each on partitions of its own: an engine takes all at once."""
 
     name = "fill-partitions"
 
