@@ -148,6 +148,17 @@ WINDOW = """
         nisa.dma_copy(dst=y[i * 32 : i * 32 + 32, 0:64], src=total)
     return y
 """
+IMAGE = """
+    image = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=image, src=x[0:128, 0:64])
+    {between}
+    pooled = nl.ndarray((128, 4, 4), dtype=nl.float32, buffer=nl.sbuf)
+    windows = image.ap([[64, 128], [16, 4], [2, 4], [8, 2], [1, 2]])
+    nisa.tensor_reduce(dst=pooled, op=nl.add, data=windows, axis=(3, 4))
+    nisa.dma_copy(dst=y[0:128, 0:16], src=pooled)
+    return y
+"""
+BESIDE = "nisa.tensor_tensor(dst=image[:, {to}], data1=image[:, 0:60], data2=image[:, 1:61], op=nl.add)"
 WEIGHTS = """weights = nl.ndarray((32, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=weights, src=w[{rows}, 0:1])"""
 WEIGHTED = "nisa.scalar_tensor_tensor(dst=out, data=one, op0=nl.multiply, operand0=weights, op1=nl.add, operand1=other)"
@@ -172,6 +183,7 @@ ACCEPTED = (
     ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
     ("load-rows-once", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
     ("load-rows-once", WINDOW),
+    ("split-columns", IMAGE.format(between="")),
 )
 REFUSED = (
     ("broadcast-by-dma", BROADCAST.format(value="2.0"), "ones"),
@@ -204,6 +216,7 @@ REFUSED = (
     ),
     ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW.replace("x", "y"), work=ADDED), "earlier pass"),
     ("load-rows-once", STENCIL.format(before="", other="w[i : i + 32, j * 32 : (j + 1) * 32]", work=ADDED), "go on"),
+    ("split-columns", IMAGE.format(between=BESIDE.format(to="0:60")), "another part"),
     ("load-rows-once", ROWS, "some rows further on"),
 )
 
