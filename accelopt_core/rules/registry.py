@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from accelopt_core.rules.array import ShareArray
 from accelopt_core.rules.base import Rule
-from accelopt_core.rules.blocking import Block
+from accelopt_core.rules.blocking import Block, Interchange
 from accelopt_core.rules.buffers import DropMemset, RotateBuffer
 from accelopt_core.rules.copies import DropCopy
 from accelopt_core.rules.engines import EvacuatePsum, MoveEngine, ReciprocalOnScalar
@@ -13,6 +13,7 @@ from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
 from accelopt_core.rules.grouping import Group, GroupOnPartitions
 from accelopt_core.rules.lifting import Lift
 from accelopt_core.rules.parts import SplitColumns
+from accelopt_core.rules.products import ScaleAfterProduct
 from accelopt_core.rules.rows import DealRows, LoadRowsOnce
 from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.sums import AccumulateInPsum
@@ -32,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     FactorFurtherOn(),
     SubtractInActivation(),
     ScalarSecond(),
+    ScaleAfterProduct(),
     ExchangeOperands(),
     Group(),
     GroupOnPartitions(),
@@ -39,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     LoadRowsOnce(),
     ShareArray(),
     Block(),
+    Interchange(),
     SplitColumns(),
     EvacuatePsum(),
     MoveEngine(),
