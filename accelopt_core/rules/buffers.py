@@ -121,7 +121,7 @@ class RotateBuffer:
 
 
 def _lives_apart(kernel: LoopKernel, key: int) -> LoopKernel:
-    """What the last statements of a block, who fill it anew, do with the buffer, in one of their own. Raises Refused."""
+    """What the last statements of a block, which fill it anew, do with the buffer, in another one. Raises Refused."""
     path = next((path for path, made in local_tiles(kernel) if made == key), None)
     if path is None or not is_local(kernel, key) or kernel.buffers[key].address is not None:
         raise Refused("the kernel returns the buffer, or places it itself")

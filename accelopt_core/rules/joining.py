@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.parts import part_of
+from accelopt_core.rules.parts import is_by_columns, part_of
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
-    ELEMENTWISE,
     Kernels,
     Path,
     Refused,
@@ -111,7 +110,7 @@ def _fused_with(kernel: LoopKernel, path: Path, at: int, other: int) -> LoopKern
     """The instruction between the two is a part of itself in each pass."""
     loop, node = loop_at(kernel, path), block_at(kernel, path)[at]
     assert isinstance(node, Instruction)
-    if node.opcode not in ELEMENTWISE or loop.start != Affine():
+    if not is_by_columns(node) or loop.start != Affine():
         raise Refused(f"line {node.line} takes all that the first loop makes")
     variable = fresh_variable(kernel, loop.variable)
     part = part_of(node, loop.extent.constant, variable, kernel)

@@ -8,8 +8,9 @@ the clock: what is found is the same on any machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Protocol
 
 from accelopt_core.rules.base import Balance, Preparing, Rule, Site, applied
@@ -17,7 +18,7 @@ from nki_sim.canonical import digest
 from nki_sim.capacity import check_capacity
 from nki_sim.contested import contested
 from nki_sim.errors import NkiError
-from nki_sim.loop_ir.changes import Refused
+from nki_sim.loop_ir.changes import Kernels, Refused
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.tree import LoopKernel
 from nki_sim.machine import Machine
@@ -89,7 +90,7 @@ class PricedSite:
 
 @dataclass(frozen=True)
 class State:
-    kernels: tuple[LoopKernel, ...]
+    kernels: Kernels
     """At each shape; the last one is priced."""
     price: Price
     path: tuple[PricedSite, ...] = ()
@@ -112,6 +113,8 @@ class Search:
     def __post_init__(self) -> None:
         self.priced = 0
         self.refusals: dict[Site, str] = {}
+        self._swept: set[str] = set()
+        """Programs of which all steps were tried."""
         self.withheld = False
         """Did a state rest on a contested fact that is not allowed?"""
 
@@ -128,15 +131,10 @@ class Search:
         if price is None:
             raise Refused("the simulated machine cannot run this kernel")
         start = State(tuple(kernels), price)
-        gone_from = {price.digest}
         best, doors = self._down(self._prepared(start))
         without_gain = 0
         while doors and without_gain < self.limits.patience and not self.is_over:
-            door = doors.pop(0)
-            if door.price.digest in gone_from:
-                continue
-            gone_from.add(door.price.digest)
-            end, more = self._down(door)
+            end, more = self._down(doors.pop(0))
             without_gain += 1
             if self._gains(end, best):
                 best, without_gain = end, 0
@@ -153,21 +151,31 @@ class Search:
         return state.price.latency_us < (1 - self.limits.least_gain) * over.price.latency_us
 
     def _down(self, state: State) -> tuple[State, list[State]]:
-        """Where the steps that gain lead from there, and states beside that way that are worth going on from."""
-        balances = [rule for rule in self.rules if isinstance(rule, Balance)]
+        """Where the steps that gain lead from there, and states beside that way that are worth going on from.
+
+        Ends where it comes to a state that another way came by.
+        """
+        balances: list[Rule] = [rule for rule in self.rules if isinstance(rule, Balance)]
         others = [rule for rule in self.rules if not isinstance(rule, Balance)]
         beside: list[list[State]] = []
         rules, settled = others, 0
         while settled < 2 and len(state.path) < self.limits.longest and not self.is_over:
+            if rules is others:
+                if settled == 0 and state.price.digest in self._swept:
+                    break
+                self._swept.add(state.price.digest)
             children = list(self._children(state, rules))
             lower = self._together(state, children)
             if rules is others:
-                beside.append(self._of_each_rule(children))
+                beside.append(children)
             if lower is None:
                 rules, settled = (balances if rules is others else others), settled + 1
             else:
                 state, settled = lower, 0
-        return state, [*beside[0], *beside[-1]] if beside else []
+        ends = (beside[0], beside[-1]) if len(beside) > 1 else beside
+        taken = {(step.site.rule, step.site.what) for step in state.path}
+        firsts_and_lasts = zip_longest(*(self._of_each_rule(children, taken) for children in ends))
+        return state, [door for pair in firsts_and_lasts for door in pair if door is not None]
 
     def _together(self, state: State, children: Sequence[State]) -> State | None:
         """After all the steps that gain, the greatest gain first; of several at one place the best."""
@@ -185,11 +193,13 @@ class Search:
                 best = further
         return best
 
-    def _of_each_rule(self, children: Sequence[State]) -> list[State]:
-        """The fastest of each rule, the fastest of all first."""
+    def _of_each_rule(self, children: Sequence[State], taken: Set[tuple[str, str]]) -> list[State]:
+        """The fastest of each rule after a step that is not taken already; the fastest of all first."""
         fastest: dict[str, State] = {}
         for child in sorted(children, key=lambda each: each.price.latency_us):
-            fastest.setdefault(child.path[-1].site.rule, child)
+            site = child.path[-1].site
+            if (site.rule, site.what) not in taken:
+                fastest.setdefault(site.rule, child)
         return list(fastest.values())
 
     def _children(self, state: State, rules: Sequence[Rule]) -> Iterator[State]:
@@ -230,27 +240,40 @@ class Search:
         return State(kernels, price, (*state.path, PricedSite(site, state.price.latency_us, price.latency_us)))
 
     def _further(self, state: State, site: Site) -> State | None:
-        """After that step, wherever its place is now; None where it has none, or more than one."""
+        """After that step, wherever its place is now; None where it has none."""
+        found = self._place_of(site, state.kernels)
+        return None if found is None else self.after(state, *found)
+
+    def _place_of(self, site: Site, kernels: Kernels) -> tuple[Rule, Site] | None:
+        """The step of that name; where there are several, the one in the same place."""
         (rule,) = (each for each in self.rules if each.name == site.rule)
-        same = [each for each in rule.sites(state.kernels[-1]) if each.what == site.what]
+        same = [each for each in rule.sites(kernels[-1]) if each.what == site.what]
         there = [each for each in same if each.path == site.path] or same
-        return self.after(state, rule, there[0]) if len(there) == 1 else None
+        return (rule, there[0]) if len(there) == 1 else None
 
     def _without_idle_steps(self, start: State, end: State) -> State:
         """Of states that tie the one of fewer steps."""
         at_most = (1 + self.limits.least_gain) * end.price.latency_us
-        number = len(end.path) - 1
-        while number >= 0:
-            steps = [step.site for at, step in enumerate(end.path) if at != number]
-            shorter = self._along(start, steps)
-            if shorter is not None and shorter.price.latency_us <= at_most:
-                end = shorter
-            number -= 1
-        return end
-
-    def _along(self, start: State, sites: Sequence[Site]) -> State | None:
-        """After those steps; None where one of them has no place."""
+        sites = [step.site for step in end.path]
+        for site in reversed(list(sites)):
+            fewer = [each for each in sites if each is not site]
+            kernels = self._along(start.kernels, fewer)
+            price = None if kernels is None else self.price(kernels[-1])
+            if price is not None and price.latency_us <= at_most:
+                sites = fewer
         state: State | None = start
         for site in sites:
             state = None if state is None else self._further(state, site)
-        return state
+        return end if state is None else state
+
+    def _along(self, kernels: Kernels, sites: Sequence[Site]) -> Kernels | None:
+        """After those steps; None where one of them has no place, or is refused."""
+        for site in sites:
+            found = self._place_of(site, kernels)
+            try:
+                kernels = () if found is None else applied(found[0], kernels, found[1])
+            except Refused:
+                kernels = ()
+            if not kernels:
+                return None
+        return kernels

@@ -365,6 +365,13 @@ def _without(loop: Loop, statements: Sequence[Path]) -> Loop:
     return replace(loop, body=rest(loop.body, ()))
 
 
+def without_empty_loops(kernel: LoopKernel) -> LoopKernel:
+    def change(node: Node) -> tuple[Node, ...]:
+        return () if isinstance(node, Loop) and not node.body else (node,)
+
+    return replace(kernel, body=rebuilt(kernel.body, change))
+
+
 # --- buffers ---------------------------------------------------------------------------------------------------
 
 
