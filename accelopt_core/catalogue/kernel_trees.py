@@ -103,6 +103,8 @@ class Wanted:
     """Contested facts that a kernel may rest on; None: any."""
     excluded: frozenset[StepDone] = frozenset()
     """Steps that are not taken."""
+    enough_us: float = 0.0
+    """A latency that is not searched below."""
 
 
 class KernelTrees(Protocol):

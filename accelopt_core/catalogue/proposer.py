@@ -88,11 +88,12 @@ class CataloguePlanner:
 
     def _planned(self, context: RoundContext, wanted: Wanted) -> tuple[Plan | None, bool]:
         """And whether a kernel was left out for a contested fact. Raises NothingToPlan near the bound, and NoTree."""
-        headroom = _headroom(context.best_result)
+        headroom = 1 - _floor_us(context.best_result) / context.best_result.latency_us
         if headroom < NEAR_THE_BOUND:
             raise NothingToPlan(f"the best kernel is within {100 * headroom:.1f} % of the bound")
         tried, planned = tried_from(context), planned_from(context)
         excluded = _did_not_win(context)
+        wanted = replace(wanted, enough_us=_floor_us(context.best_result) / (1 - NEAR_THE_BOUND))
         withheld = False
         for _ in range(MOST_SEARCHES):
             way = self._way(context, replace(wanted, excluded=excluded))
@@ -153,10 +154,10 @@ def _did_not_win(context: RoundContext) -> frozenset[StepDone]:
     return frozenset(known).union(*tried)
 
 
-def _headroom(best: Measured) -> float:
-    """What could still be gained at the very most, of the latency; 1 where no bound is declared."""
+def _floor_us(best: Measured) -> float:
+    """What no kernel can be faster than; 0 where no bound is declared."""
     bounds = best.profile.bounds
-    return 1 - bounds.floor_us / best.latency_us if bounds.source == "declared" else 1.0
+    return bounds.floor_us if bounds.source == "declared" else 0.0
 
 
 def _plan(context: RoundContext, way: Way, steps: Sequence[Step]) -> Plan:

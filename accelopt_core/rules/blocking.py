@@ -1,4 +1,4 @@
-"""A loop of products in blocks: what an inner loop loads serves several passes of the outer one."""
+"""Loops in blocks and in another order: what an inner loop loads serves several passes of the outer one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from collections.abc import Iterator
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.grouping import ALL, MOST_PASSES, blocks_of, in_blocks
 from accelopt_core.rules.lifting import what_makes
-from nki_sim.loop_ir.changes import Kernels, Path, Refused, everywhere, fission, interchange, lifted, loop_at, paths
+from nki_sim.loop_ir.changes import (
+    Kernels,
+    Path,
+    Refused,
+    everywhere,
+    fission,
+    interchange,
+    lifted,
+    loop_at,
+    paths,
+    without_empty_loops,
+)
 from nki_sim.loop_ir.tree import Allocate, Loop, LoopKernel
 
 
@@ -39,7 +50,20 @@ class Block:
             kernels = everywhere(fission, kernels, path, at)
             path = (*path[:-1], path[-1] + 1)
         kernels = everywhere(interchange, kernels, path)
-        return _lifted_from(kernels, (*path, 0))
+        return everywhere(without_empty_loops, _lifted_from(kernels, (*path, 0)))
+
+
+class Interchange:
+    name = "interchange-loops"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        for path, node in paths(kernel.body):
+            if isinstance(node, Loop) and len(node.body) == 1 and isinstance(node.body[0], Loop):
+                what = f"all passes of line {node.site} within each of line {node.body[0].site}"
+                yield Site(self.name, path, (), what, node.site)
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        return interchange(kernel, site.path)
 
 
 def _lifted_from(kernels: Kernels, path: Path) -> Kernels:

@@ -19,6 +19,7 @@ from nki_sim.loop_ir.changes import (
     loops_around,
     node_at,
     paths,
+    with_block,
     with_node,
 )
 from nki_sim.loop_ir.dependence import Use, covers, meet, uses
@@ -84,7 +85,7 @@ class RotateBuffer:
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         found = []
         for path, node in paths(kernel.body):
-            if isinstance(node, Allocate) and _loop_of(kernel, path, node.buffer) is not None:
+            if isinstance(node, Allocate) and _used_in_a_loop(block_at(kernel, path), node.buffer):
                 buffer = kernel.buffers[node.buffer]
                 what = f"a {buffer.name or 'tile'} of line {buffer.line} for each pass"
                 found.append(Site(self.name, path, (node.buffer,), what, buffer.line))
@@ -101,7 +102,15 @@ class RotateBuffer:
     def together(self, kernels: Kernels, site: Site) -> Kernels:
         """Each as deep as it may be."""
         made, reason = kernels, ""
-        for key in site.arguments or sorted(kernels[-1].buffers):
+        waiting = list(site.arguments or sorted(kernels[-1].buffers))
+        while waiting:
+            key = int(waiting.pop(0))
+            while True:
+                try:
+                    made = everywhere(_lives_apart, made, key)
+                    waiting.append(max(made[-1].buffers))
+                except Refused:
+                    break
             while True:
                 try:
                     made = everywhere(_deeper, made, key)
@@ -111,6 +120,36 @@ class RotateBuffer:
         if made is kernels:
             raise Refused(reason)
         return made
+
+
+def _lives_apart(kernel: LoopKernel, key: int) -> LoopKernel:
+    """What the last statements of a block, which fill it anew, do with the buffer, in another one. Raises Refused."""
+    path = next((path for path, made in local_tiles(kernel) if made == key), None)
+    if path is None or not is_local(kernel, key) or kernel.buffers[key].address is not None:
+        raise Refused("the kernel returns the buffer, or places it itself")
+    block = block_at(kernel, path)
+    using = [at for at, node in enumerate(block) if any(use.access.buffer == key for use in uses((node,)))]
+    every = sum(uses_of(kernel, key), [])
+    if any(each.path[: len(path) - 1] != path[:-1] for each in every):
+        raise Refused("the buffer is used outside of the block that it is made in")
+    first = next((at for at in reversed(using[1:]) if fills_before_reading(block[at:], key, kernel)), None)
+    if first is None:
+        raise Refused("what is filled last goes on with what was there")
+    own = max(kernel.buffers) + 1
+
+    def change(node: Node) -> tuple[Node, ...]:
+        if not isinstance(node, Instruction) or all(access.buffer != key for access in node.operands):
+            return (node,)
+        operands = tuple(replace(each, buffer=own) if each.buffer == key else each for each in node.operands)
+        return (replace(node, operands=operands),)
+
+    kernel = replace(kernel, buffers={**kernel.buffers, own: kernel.buffers[key]})
+    return with_block(kernel, path, (*block[:first], Allocate(own), *rebuilt(tuple(block[first:]), change)))
+
+
+def _used_in_a_loop(block: Sequence[Node], key: int) -> bool:
+    loops = [node for node in block if isinstance(node, Loop)]
+    return any(use.access.buffer == key for use in uses(loops))
 
 
 def _loop_of(kernel: LoopKernel, path: Path, key: int) -> Path | None:

@@ -75,14 +75,15 @@ def _fill_target(kernel: LoopKernel, path: Path, dst: Access, src: Access) -> Lo
     if not is_local(kernel, src.buffer) or len(reading) != 1:
         raise Refused("something else takes from the copy's source")
     for each in writing:
-        if each.path[:-1] != path[:-1] or each.path > path:
+        beside = each.path[: len(path)]
+        if beside[:-1] != path[:-1] or beside > path:
             raise Refused(f"line {each.node.line} fills the source elsewhere")
         use = Use(dst, each.node, loops_around(kernel, path))
-        touched = _touched_between(kernel, each.path, path, use)
+        touched = _touched_between(kernel, beside, path, use)
         if touched is not None:
             raise Refused(f"line {touched.node.line} touches the target in between")
         filled = each.node.operands[each.at]
-        access = through(filled, src, dst, ranges_at(kernel, path)) if filled.tile == src.tile else None
+        access = through(filled, src, dst, ranges_at(kernel, each.path)) if filled.tile == src.tile else None
         if access is None:
             raise Refused(f"line {each.node.line} fills the source in another form")
         current = node_at(kernel, each.path)
@@ -90,11 +91,12 @@ def _fill_target(kernel: LoopKernel, path: Path, dst: Access, src: Access) -> Lo
         operands = (*current.operands[: each.at], access, *current.operands[each.at + 1 :])
         kernel = with_node(kernel, each.path, (checked(replace(current, operands=operands), kernel.buffers),))
     made = next((place for place, key in local_tiles(kernel) if key == dst.buffer), None)
-    if made is not None and made[:-1] == path[:-1] and made > writing[0].path:
+    first = min((each.path[: len(path)] for each in writing), default=path)
+    if made is not None and made[:-1] == path[:-1] and made > first:
         node = node_at(kernel, made)
         block = list(block_at(kernel, path))
         block.remove(node)
-        block.insert(writing[0].path[-1], node)
+        block.insert(first[-1], node)
         kernel = with_block(kernel, path, block)
     return without(kernel, path, src.buffer)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nki_sim.isa.dma import DmaCopy
 from nki_sim.loop_ir.changes import Path, Refused, block_at, loops_around, paths
+from nki_sim.loop_ir.composing import through
 from nki_sim.loop_ir.dependence import Use, conflict, uses
 from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node, walk
 
@@ -133,3 +135,31 @@ def ranges_at(kernel: LoopKernel, path: Path) -> dict[str, tuple[int, int]]:
         _, most = (loop.start + loop.extent).bounds(ranges)
         ranges[loop.variable] = (low, most - 1)
     return ranges
+
+
+def source_in_hbm(kernel: LoopKernel, path: Path, access: Access) -> tuple[Access, DmaCopy]:
+    """Where HBM has what was loaded there, copied and transposed on its way, and how it was loaded. Raises Refused."""
+    attributes: DmaCopy | None = None
+    while kernel.buffers[access.buffer].region.on_chip:
+        writing, _ = uses_of(kernel, access.buffer)
+        if not is_local(kernel, access.buffer) or len(writing) != 1:
+            raise Refused("what is taken is not just loaded")
+        node = writing[0].node
+        dst, src = node.operands[:2]
+        attributes = node.attrs if node.opcode == "dma_copy" else attributes
+        if node.opcode not in ("dma_copy", "tensor_copy", "nc_transpose") or dst.dtype != src.dtype:
+            raise Refused(f"line {node.line} makes what is taken")
+        if node.opcode == "nc_transpose":
+            if len(src.pattern) != 2 or len(dst.pattern) != 2:
+                raise Refused(f"line {node.line} transposes more than a matrix")
+            src = replace(src, pattern=(src.pattern[1], src.pattern[0]))
+        place, own = writing[0].path, frozenset().union(*(form.variables for form in dst.tile))
+        if not dst.variables | src.variables <= own and (path[: len(place) - 1] != place[:-1] or path < place):
+            raise Refused(f"line {node.line} makes what is taken part by part, or for another pass")
+        found = through(access, dst, src, ranges_at(kernel, path))
+        if found is None:
+            raise Refused("it is taken in another form than it was loaded")
+        access = found
+    if attributes is None or uses_of(kernel, access.buffer)[0]:
+        raise Refused("the kernel writes what it is loaded from")
+    return access, attributes

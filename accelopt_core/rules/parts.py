@@ -1,4 +1,7 @@
-"""Elementwise work on a part of the columns at a time, so that transfers and engines overlap."""
+"""Elementwise work on a part of the columns at a time, so that transfers and engines overlap.
+
+What takes other parts' columns too, as a stencil does, begins when all parts before it are done.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from nki_sim.loop_ir.changes import (
     fresh_variable,
     loops_around,
     paths,
+    substituted,
     with_block,
 )
 from nki_sim.loop_ir.dependence import conflict
 from nki_sim.loop_ir.tree import Access, Allocate, DeviceLoop, Instruction, Loop, LoopKernel, Node
 
-PARTS = (2, 4, 8)
-_OF_WHOLE_ROWS = frozenset({"nc_matmul", "tensor_reduce"})
+PARTS = (2, 3, 4, 8)
 
 
 class SplitColumns:
@@ -31,9 +34,8 @@ class SplitColumns:
     name = "split-columns"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in _blocks(kernel):
-            runs = _runs(node)
-            for first, last in runs:
+        for path, node in blocks(kernel):
+            for first, last in runs(node):
                 line = next((n.line for n in node[first:last] if isinstance(n, Instruction)), 0)
                 for parts in PARTS:
                     what = f"the work from line {line} on in {parts} parts of its columns"
@@ -43,28 +45,28 @@ class SplitColumns:
         first, last, parts = (int(each) for each in site.arguments)
         block = block_at(kernel, site.path)
         run = block[first:last]
-        variable = fresh_variable(kernel, "part")
-        made: list[Node] = []
-        kept: list[Node] = []
-        for node in run:
-            if isinstance(node, Allocate):
-                kept.append(node)
-            elif isinstance(node, Instruction):
-                made.append(checked(_part_of(node, parts, variable, kernel), kernel.buffers))
-        if not made:
+        kept = [node for node in run if isinstance(node, Allocate)]
+        computed = [node for node in run if isinstance(node, Instruction)]
+        if not computed:
             raise Refused("nothing is computed there")
-        loop = Loop(variable, Affine(), Affine(parts), tuple(made), 0)
-        changed = with_block(kernel, site.path, (*block[:first], *kept, loop, *block[last:]))
-        path = (*site.path[:-1], first + len(kept))
-        around = loops_around(changed, path)
-        for at, node in enumerate(made):
-            blocked = conflict(made[at + 1 :], (node,), changed, (*around, loop), ((loop, 1),))
-            if blocked is not None:
-                raise Refused(f"line {blocked.node.line} takes more than its part's columns")
-        return changed
+        around = loops_around(kernel, site.path)
+        loops: list[Loop] = []
+        for node in computed:
+            one = Loop(fresh_variable(kernel, "part", [each.variable for each in loops]), Affine(), Affine(parts), ())
+            part = checked(part_of(node, parts, one.variable, kernel), kernel.buffers)
+            if conflict((part,), (part,), kernel, (*around, one), ((one, 1),)) is not None:
+                raise Refused(f"line {node.line} takes columns that another part of it writes")
+            if loops:
+                before = loops[-1]
+                joined = substituted((part,), {one.variable: Affine.variable(before.variable)})
+                if not conflict(joined, before.body, kernel, (*around, before), ((before, 1),)):
+                    loops[-1] = replace(before, body=(*before.body, *joined))
+                    continue
+            loops.append(replace(one, body=(part,)))  # what it takes of other parts is all there before it begins
+        return with_block(kernel, site.path, (*block[:first], *kept, *loops, *block[last:]))
 
 
-def _blocks(kernel: LoopKernel) -> Iterator[tuple[Path, tuple[Node, ...]]]:
+def blocks(kernel: LoopKernel) -> Iterator[tuple[Path, tuple[Node, ...]]]:
     """Each block by the path of its first statement."""
     yield (0,), kernel.body
     for path, node in paths(kernel.body):
@@ -72,28 +74,31 @@ def _blocks(kernel: LoopKernel) -> Iterator[tuple[Path, tuple[Node, ...]]]:
             yield (*path, 0), node.body
 
 
-def _runs(block: tuple[Node, ...]) -> list[tuple[int, int]]:
+def runs(block: tuple[Node, ...]) -> list[tuple[int, int]]:
     """Stretches of elementwise instructions, with what is allocated between them."""
-    runs: list[tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     begin = None
     for at, node in enumerate((*block, None)):
-        fits = isinstance(node, Allocate) or (
-            isinstance(node, Instruction) and node.opcode in ELEMENTWISE and node.opcode not in _OF_WHOLE_ROWS
-        )
+        fits = isinstance(node, Allocate) or (isinstance(node, Instruction) and is_by_columns(node))
         if fits and begin is None:
             begin = at
         elif not fits and begin is not None:
             if sum(isinstance(each, Instruction) for each in block[begin:at]) > 1:
-                runs.append((begin, at))
+                found.append((begin, at))
             begin = None
-    return runs
+    return found
 
 
-def _part_of(node: Instruction, parts: int, variable: str, kernel: LoopKernel) -> Instruction:
+def is_by_columns(node: Instruction) -> bool:
+    """Does it do the first dimension behind the partitions column by column?"""
+    if node.opcode == "tensor_reduce":
+        return len(node.attrs.axes) < len(node.operands[1].pattern) - 1
+    return node.opcode in ELEMENTWISE and node.opcode != "nc_matmul" and node.operand("reduce_res") is None
+
+
+def part_of(node: Instruction, parts: int, variable: str, kernel: LoopKernel) -> Instruction:
     """One part of its columns: of its first dimension behind the partitions."""
     tiles = ELEMENTWISE.get(node.opcode, ())
-    if node.operand("reduce_res") is not None:
-        raise Refused(f"line {node.line} sums up whole rows")
     on_chip = [o for o in node.operands if o.role in tiles and kernel.buffers[o.buffer].region.on_chip]
     if not on_chip:
         raise Refused(f"line {node.line} does nothing on chip")

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from accelopt_core.rules.array import ShareArray
 from accelopt_core.rules.base import Rule
-from accelopt_core.rules.blocking import Block
+from accelopt_core.rules.blocking import Block, Interchange
 from accelopt_core.rules.buffers import DropMemset, RotateBuffer
 from accelopt_core.rules.copies import DropCopy
 from accelopt_core.rules.engines import EvacuatePsum, MoveEngine, ReciprocalOnScalar
 from accelopt_core.rules.factors import FactorFurtherOn, FactorInActivation, ScalarSecond, SubtractInActivation
+from accelopt_core.rules.filling import FillPartitions
 from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
 from accelopt_core.rules.grouping import Group, GroupOnPartitions
+from accelopt_core.rules.joining import FuseLoops
+from accelopt_core.rules.keeping import KeepOnChip
 from accelopt_core.rules.lifting import Lift
 from accelopt_core.rules.parts import SplitColumns
+from accelopt_core.rules.products import ScaleAfterProduct
 from accelopt_core.rules.rows import DealRows, LoadRowsOnce
 from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.sums import AccumulateInPsum
 from accelopt_core.rules.transfers import GroupTransfers
 from accelopt_core.rules.turning import ExchangeOperands
+from accelopt_core.rules.vector_products import ProductsOnVector
 
 RULES: tuple[Rule, ...] = (
     Lift(),
+    KeepOnChip(),
     DropCopy(),
     FuseElementwise(),
     FuseRowSum(),
@@ -33,14 +39,19 @@ RULES: tuple[Rule, ...] = (
     FactorFurtherOn(),
     SubtractInActivation(),
     ScalarSecond(),
+    ScaleAfterProduct(),
     ExchangeOperands(),
+    FuseLoops(),
     GroupTransfers(),
     Group(),
     GroupOnPartitions(),
+    ProductsOnVector(),
+    FillPartitions(),
     DealRows(),
     LoadRowsOnce(),
     ShareArray(),
     Block(),
+    Interchange(),
     SplitColumns(),
     EvacuatePsum(),
     MoveEngine(),

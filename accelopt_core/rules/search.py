@@ -37,6 +37,8 @@ class Price:
     """Contested facts that it rests on."""
     busy_us: Mapping[str, float] = field(default_factory=dict)
     """By engine."""
+    rows: int = 0
+    """Instructions of its program."""
 
 
 class Pricer(Protocol):
@@ -62,7 +64,9 @@ class SimulatedPrices:
                     check_operands(template, OPCODES[template.opcode].contract)
                 check_capacity(program)
                 timeline = schedule(program, self._machine)
-                self._known[key] = Price(timeline.latency_us, key, contested((timeline,)), timeline.resource_us)
+                self._known[key] = Price(
+                    timeline.latency_us, key, contested((timeline,)), timeline.resource_us, len(program)
+                )
             except NkiError:
                 self._known[key] = None
         return self._known[key]
@@ -73,12 +77,16 @@ class Limits:
     """How far a search goes."""
 
     most_priced: int = 600
+    most_rows: int = 30_000_000
+    """Instructions of the programs that are priced, together."""
     patience: int = 12
     """Ways down that gain nothing, one after the other, after which it ends."""
     longest: int = 40
     """Steps, at most."""
     least_gain: float = 0.002
     """Of the latency: less is no gain."""
+    enough_us: float = 0.0
+    """A latency that is not searched below: the machine allows hardly less."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +118,11 @@ class Search:
     """Steps that are not taken, by their rule and what they do."""
     ended: Callable[[], bool] = lambda: False
     """Asked before each state: is it to be the last?"""
+    has_text: Callable[[Kernels], bool] = lambda kernels: True
+    """Can the trees be written as one kernel for all shapes? What cannot is not gone on from."""
 
     def __post_init__(self) -> None:
-        self.priced = 0
+        self.priced = self.rows = 0
         self.refusals: dict[Site, str] = {}
         self._swept: set[str] = set()
         """Programs of which all steps were tried."""
@@ -121,7 +131,7 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        return self.priced >= self.limits.most_priced or self.ended()
+        return self.priced >= self.limits.most_priced or self.rows >= self.limits.most_rows or self.ended()
 
     def best(self, kernels: Sequence[LoopKernel]) -> State:
         """The fastest state found, the start where none is faster, without steps that gain nothing.
@@ -132,6 +142,8 @@ class Search:
         best, doors = self._down(start)
         without_gain = 0
         while doors and without_gain < self.limits.patience and not self.is_over:
+            if best.price.latency_us <= self.limits.enough_us:
+                break
             end, more = self._down(doors.pop(0))
             without_gain += 1
             if self._gains(end, best):
@@ -145,12 +157,8 @@ class Search:
         if price is None:
             raise Refused("the simulated machine cannot run this kernel")
         state = State(tuple(kernels), price)
-        for rule in self.rules:
-            if isinstance(rule, Preparing):
-                prepared = self.after(state, rule, rule.preparation(state.kernels[-1]))
-                if prepared is not None and not self._gains(state, prepared):
-                    state = State(prepared.kernels, prepared.price)
-        return state
+        begun = self.price((ready := prepared(self.rules, state.kernels))[-1])
+        return state if begun is None or self._gains(state, State(ready, begun)) else State(ready, begun)
 
     def _gains(self, state: State, over: State) -> bool:
         return state.price.latency_us < (1 - self.limits.least_gain) * over.price.latency_us
@@ -166,6 +174,8 @@ class Search:
         rules: Sequence[Rule] = others
         settled = 0
         while settled < 2 and len(state.path) < self.limits.longest and not self.is_over:
+            if state.price.latency_us <= self.limits.enough_us:
+                break
             if rules is others:
                 if settled == 0 and state.price.digest in self._swept:
                     break
@@ -195,8 +205,12 @@ class Search:
                 continue
             taken.add((site.rule, site.path))
             further = child if best is None else self._further(best, site)
-            if further is not None and (best is None or self._gains(further, best)):
+            if further is None or not (best is None or self._gains(further, best)):
+                continue
+            if self.has_text(further.kernels):
                 best = further
+            else:
+                self.refusals[site] = NO_TEXT
         return best
 
     def _of_each_rule(self, children: Sequence[State], taken: Set[tuple[str, str]]) -> list[State]:
@@ -204,8 +218,8 @@ class Search:
         fastest: dict[str, State] = {}
         for child in sorted(children, key=lambda each: each.price.latency_us):
             site = child.path[-1].site
-            if (site.rule, site.what) not in taken:
-                fastest.setdefault(site.rule, child)
+            if (site.rule, site.what) not in taken and site.rule not in fastest and self.has_text(child.kernels):
+                fastest[site.rule] = child
         return list(fastest.values())
 
     def _children(self, state: State, rules: Sequence[Rule]) -> Iterator[State]:
@@ -249,6 +263,7 @@ class Search:
         price = self.price(kernels[-1])
         if price is None:
             return None
+        self.rows += price.rows
         if self.allowed is not None and not self.allowed.issuperset(price.contested):
             self.withheld = True
             return None
@@ -294,7 +309,19 @@ class Search:
         return kernels
 
 
+def prepared(rules: Sequence[Rule], kernels: Kernels) -> Kernels:
+    """After what costs nothing by itself and others need."""
+    for rule in rules:
+        if isinstance(rule, Preparing):
+            try:
+                kernels = applied(rule, kernels, rule.preparation(kernels[-1]))
+            except Refused:
+                continue
+    return kernels
+
+
 FAULT = "the rule itself fails here"
+NO_TEXT = "what it leads to differs from shape to shape in a number that no size of a parameter says"
 
 
 def _fault(error: Exception) -> str:

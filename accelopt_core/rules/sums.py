@@ -6,10 +6,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from accelopt_core.rules.base import Site
+from accelopt_core.rules.copies import DropCopy
 from accelopt_core.rules.flow import uses_of
 from nki_sim.dtypes import float32
-from nki_sim.loop_ir.changes import Refused, block_at, checked, loop_at, node_at, paths, with_accesses, with_block
-from nki_sim.loop_ir.tree import Allocate, Instruction, Loop, LoopKernel
+from nki_sim.loop_ir.changes import (
+    Path,
+    Refused,
+    block_at,
+    checked,
+    loop_at,
+    node_at,
+    paths,
+    with_accesses,
+    with_block,
+    with_node,
+)
+from nki_sim.loop_ir.dependence import uses
+from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node
 
 
 class AccumulateInPsum:
@@ -24,11 +37,12 @@ class AccumulateInPsum:
                     yield Site(self.name, path, (), f"the sum of line {node.line} in PSUM", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        path = site.path
-        node = node_at(kernel, path)
-        loop = loop_at(kernel, path[:-1])
+        node = node_at(kernel, site.path)
         if not isinstance(node, Instruction) or node.opcode != "tensor_tensor":
             raise Refused("there is no sum in that place")
+        kernel, path = _without_copy(kernel, site.path, node)
+        node, loop = node_at(kernel, path), loop_at(kernel, path[:-1])
+        assert isinstance(node, Instruction)
         dst, *both = node.operands
         total = next((o for o in both if replace(o, role="", access="") == replace(dst, role="", access="")), None)
         if total is None:
@@ -60,7 +74,7 @@ class AccumulateInPsum:
         new = (*block[:at], Allocate(product.buffer), replace(loop, body=tuple(rest)), checked(node, kernel.buffers),
                *block[at + 1 :])  # fmt: skip
         changed = with_block(kernel, path[:-1], new)
-        return with_accesses(
+        changed = with_accesses(
             changed,
             lambda access: (
                 access
@@ -68,3 +82,39 @@ class AccumulateInPsum:
                 else replace(access, tile=(*access.tile[:depth], *access.tile[depth + 1 :]))
             ),
         )
+        return _without_zero(changed, (*path[:-2], at + 2))
+
+
+def _without_copy(kernel: LoopKernel, path: Path, node: Instruction) -> tuple[LoopKernel, Path]:
+    """With the product itself added, where a copy of it is; and where the sum is then."""
+    for access in node.operands[1:]:
+        writing, _ = uses_of(kernel, access.buffer)
+        if len(writing) == 1 and writing[0].node.opcode == "tensor_copy" and writing[0].path[:-1] == path[:-1]:
+            try:
+                changed = DropCopy().apply(kernel, Site(DropCopy.name, writing[0].path, ("source",)))
+            except Refused:
+                continue
+            block = block_at(changed, path[:-1] + (0,))
+            return changed, (*path[:-1], next(at for at, each in enumerate(block) if _adds_to(each, node.operands[0])))
+    return kernel, path
+
+
+def _adds_to(node: Node, total: Access) -> bool:
+    return isinstance(node, Instruction) and node.opcode == "tensor_tensor" and node.operands[0] == total
+
+
+def _without_zero(kernel: LoopKernel, path: Path) -> LoopKernel:
+    """A copy in place of the sum there, where it adds to zeros."""
+    node, block = node_at(kernel, path), block_at(kernel, path)
+    assert isinstance(node, Instruction)
+    dst, one, other = node.operands
+    touching = [n for n in range(path[-1]) if any(use.access.buffer == dst.buffer for use in uses((block[n],)))]
+    zero = block[touching[-1]] if touching else None
+    if not isinstance(zero, Instruction) or zero.opcode != "memset" or zero.attrs.value != 0:
+        return kernel
+    if replace(zero.operands[0], role="", access="") != replace(dst, role="", access=""):
+        return kernel
+    product = other if replace(one, role="", access="") == replace(dst, role="", access="") else one
+    copy = Instruction("tensor_copy", node.engine, None, (dst, replace(product, role="src")), node.line)
+    kernel = with_node(kernel, path, (checked(copy, kernel.buffers),))
+    return with_node(kernel, (*path[:-1], touching[-1]), ())

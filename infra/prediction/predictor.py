@@ -164,7 +164,7 @@ class Predictor:
     def way(self, source: str, wanted: Wanted, limit_s: float = math.inf) -> Way:
         allowed = None if wanted.allowed is None else sorted(wanted.allowed)
         job = {"tree": "way", "source": source, "allowed": allowed, "excluded": sorted(wanted.excluded),
-               "seconds": POLL_S}  # fmt: skip
+               "enough_us": wanted.enough_us, "seconds": POLL_S}  # fmt: skip
         until = time.monotonic() + limit_s
         before, self._asked_for = self._through_with, self._asked_for + 1
         with self._at_work() as worker:

@@ -9,13 +9,14 @@ import inspect
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from accelopt_core.rules.base import Site, applied
 from accelopt_core.rules.registry import RULES
-from accelopt_core.rules.search import PricedSite, Search, SimulatedPrices, State
+from accelopt_core.rules.search import Limits, PricedSite, Search, SimulatedPrices, State, prepared
 from accelopt_core.task import Surroundings
 from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgument, DtypeArgument, TensorArgument
 from nki_sim.canonical import digest
@@ -35,11 +36,13 @@ from nki_sim.program import Program
 _MOST_KEPT = 8
 """Kernels whose trees are kept; a run asks for the same few again."""
 
-Traced = Callable[[str], Sequence[Program]]
-"""A source to its programs at each shape, the last one the full shape. Raises CandidateFault."""
+Presets = Sequence[Sequence[ArgumentSpec]]
+"""A kernel's arguments at each shape, the full shape last."""
+Traced = Callable[[str, Presets], Sequence[Program]]
+"""A source to its programs at those shapes. Raises CandidateFault."""
 
 
-def text_of(source: str, function: str, presets: Sequence[Sequence[ArgumentSpec]], around: Surroundings) -> KernelText:
+def text_of(source: str, function: str, presets: Presets, around: Surroundings) -> KernelText:
     given = [[_value(argument) for argument in arguments] for arguments in presets]
     kept = {name for _, text in around.neighbours for name in re.findall(r"\w+", text)}
     plain = KernelText(source, function, kept=frozenset(kept))
@@ -68,10 +71,35 @@ class _Searching:
     found: list[State | Exception]
 
 
+_Steps = Sequence[tuple[str, str]]
+"""Rules with the keys of their sites."""
+
+
+def elsewhere(presets: Presets) -> Iterator[Sequence[ArgumentSpec]]:
+    """Arguments at shapes that lie beside the presets: each size that varies changed by itself, at the first preset."""
+    given = [[each.shape if isinstance(each, TensorArgument) else () for each in arguments] for arguments in presets]
+    sizes = {
+        values
+        for shapes in zip(*given)
+        if len({len(shape) for shape in shapes}) == 1
+        for values in zip(*shapes)
+        if len(set(values)) > 1
+    }
+    for values in sorted(sizes):
+        for value in sorted({values[0] + gcd(*values), values[-1]} - {values[0]}):
+            yield [
+                TensorArgument(
+                    tuple(value if at == values else at[0] for at in zip(*(shapes[number] for shapes in given))),
+                    argument.dtype,
+                )
+                if isinstance(argument, TensorArgument)
+                else argument
+                for number, argument in enumerate(presets[0])
+            ]
+
+
 class Trees:
-    def __init__(
-        self, traced: Traced, machine: Machine, presets: Sequence[Sequence[ArgumentSpec]], around: Surroundings
-    ) -> None:
+    def __init__(self, traced: Traced, machine: Machine, presets: Presets, around: Surroundings) -> None:
         self._traced = traced
         self._presets = presets
         self._around = around
@@ -95,7 +123,7 @@ class Trees:
     def _read(self, source: str) -> _Read:
         """Raises NotReadable, of a tree that is another program than its rows too; and of one without a price."""
         if source not in self._known:
-            programs = self._traced(source)
+            programs = self._traced(source, self._presets)
             kernels = tuple(read(program) for program in programs)
             if any(digest(expand(kernel)) != digest(program) for kernel, program in zip(kernels, programs)):
                 raise NotReadable("its loops were not read as they are: please report it")
@@ -111,6 +139,13 @@ class Trees:
 
     def _search(self, allowed: frozenset[str] | None, **more: Any) -> Search:
         return Search(RULES, self._prices, allowed=allowed, **more)
+
+    def _has_text(self, source: str, kernels: Kernels) -> bool:
+        try:
+            self._written(source, kernels)
+        except (NotWritable, NoForm):
+            return False
+        return True
 
     def _single_steps(self, job: Mapping[str, Any]) -> dict[str, Any]:
         until = time.monotonic() + job["seconds"]
@@ -150,6 +185,8 @@ class Trees:
                 None if allowed is None else frozenset(allowed),
                 excluded=frozenset((rule, what) for rule, what in job["excluded"]),
                 ended=stop.is_set,
+                limits=Limits(enough_us=job["enough_us"]),
+                has_text=lambda kernels: self._has_text(job["source"], kernels),
             )
             thread = threading.Thread(target=_searched, args=(search, start.kernels, found), daemon=True)
             self._searching = _Searching(search, thread, stop, found)
@@ -166,32 +203,24 @@ class Trees:
         if isinstance(state, Exception):
             raise state
         source = job["source"]
-        path, text = self._writable(source, state)
+        path = state.path
         return {
             "priced": now.search.priced,
             "steps": [self._step(each, self._read(source).start.kernels[-1]) for each in path],
-            "source": text,
+            "source": self._final(source, [(each.site.rule, each.site.key) for each in path], state.kernels),
             "before_us": path[0].before_us if path else state.price.latency_us,
-            "after_us": path[-1].after_us if path else state.price.latency_us,
+            "after_us": state.price.latency_us,
             "withheld": now.search.withheld,
         }
 
-    def _writable(self, source: str, end: State) -> tuple[Sequence[PricedSite], str]:
-        """As much of the way as has a text at all shapes."""
-        path, kernels = end.path, end.kernels
-        while path:
-            try:
-                return path, self._written(source, kernels)
-            except (NotWritable, NoForm):
-                path, kernels = path[:-1], self._read(source).start.kernels
-                for step in path:
-                    kernels = applied(self._rules[step.site.rule], kernels, step.site)
-        return (), source
-
     def _carried_out(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        source = job["source"]
-        kernels = self._read(source).start.kernels
-        for name, key in job["steps"]:
+        source, steps = job["source"], [(rule, key) for rule, key in job["steps"]]
+        kernels = self._after(self._read(source).start.kernels, steps)
+        return {"source": self._final(source, steps, kernels)}
+
+    def _after(self, kernels: Kernels, steps: _Steps) -> Kernels:
+        """Raises Refused."""
+        for name, key in steps:
             rule = self._rules.get(name)
             if rule is None:
                 raise Refused(f"no rule is called {name!r}; there are: {', '.join(sorted(self._rules))}")
@@ -199,10 +228,35 @@ class Trees:
             if site is None:
                 raise Refused(f"{name} has no site {key!r} in this kernel")
             kernels = applied(rule, kernels, site)
-        return {"source": self._written(source, kernels)}
+        return kernels
 
-    def _written(self, source: str, kernels: Kernels) -> str:
-        return written(kernels, self._read(source).text, valid_in(source)[-1])
+    def _final(self, source: str, steps: _Steps, kernels: Kernels) -> str:
+        """Written for every shape that its sizes can say, if it is what the steps lead to at other shapes too; else for
+        the task's own alone. The sizes in which numbers are said are found by what they are at a few shapes."""
+        if not steps:
+            return source
+        text = self._written(source, kernels)
+        for arguments in elsewhere(self._presets):
+            try:
+                (there,) = self._traced(text, [arguments])
+            except CandidateFault:  # it refuses that shape
+                continue
+            if digest(there) != self._digest_after(source, steps, arguments):
+                return self._written(source, kernels, only_these_shapes=True)
+        return text
+
+    def _digest_after(self, source: str, steps: _Steps, arguments: Sequence[ArgumentSpec]) -> str:
+        """Of what the steps lead to at another shape; empty where they, or the kernel itself, do not work there."""
+        start = self._read(source).start.kernels
+        try:
+            (program,) = self._traced(source, [arguments])
+            (other,) = prepared(RULES, (read(program),))
+            return digest(expand(self._after((other, *start), steps)[0]))
+        except (CandidateFault, NotReadable, Refused):
+            return ""
+
+    def _written(self, source: str, kernels: Kernels, only_these_shapes: bool = False) -> str:
+        return written(kernels, self._read(source).text, valid_in(source)[-1], only_these_shapes)
 
     def _step(self, step: PricedSite, kernel: LoopKernel) -> dict[str, Any]:
         site = step.site

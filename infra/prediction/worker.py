@@ -110,9 +110,9 @@ class Prices:
             found.append(price)
         return found, longest
 
-    def programs(self, source: str) -> list[Program]:
-        """At each shape. Raises CandidateFault."""
-        (made,) = self._toolchain.compile_each((source,), self._presets, self._timeout_s, self._around)
+    def programs(self, source: str, presets: Sequence[Sequence[ArgumentSpec]]) -> list[Program]:
+        """At each of those shapes. Raises CandidateFault."""
+        (made,) = self._toolchain.compile_each((source,), presets, self._timeout_s, self._around)
         if isinstance(made, CompileError):
             raise made
         return [each.program for each in made]

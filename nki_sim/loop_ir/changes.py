@@ -233,6 +233,21 @@ def _split_tile(
     return replace(access, tile=(*access.tile[:depth], *two, *access.tile[depth + 1 :]))
 
 
+def inlined(kernel: LoopKernel, path: Path) -> LoopKernel:
+    """The loop there, of one pass, as its body."""
+    loop, depth = loop_at(kernel, path), len(loops_around(kernel, path))
+    if loop.extent != Affine(1):
+        raise Refused("the loop has more than one pass")
+    made = allocated_in(loop.body)
+    changed = with_node(kernel, path, substituted(loop.body, {loop.variable: loop.start}))
+    return with_accesses(
+        changed,
+        lambda access: (
+            replace(access, tile=(*access.tile[:depth], *access.tile[depth + 1 :])) if access.buffer in made else access
+        ),
+    )
+
+
 def interchange(kernel: LoopKernel, path: Path) -> LoopKernel:
     """The loop there, whose body is one loop, inside that one."""
     loop, around = loop_at(kernel, path), loops_around(kernel, path)
@@ -348,6 +363,13 @@ def _without(loop: Loop, statements: Sequence[Path]) -> Loop:
         return tuple(kept)
 
     return replace(loop, body=rest(loop.body, ()))
+
+
+def without_empty_loops(kernel: LoopKernel) -> LoopKernel:
+    def change(node: Node) -> tuple[Node, ...]:
+        return () if isinstance(node, Loop) and not node.body else (node,)
+
+    return replace(kernel, body=rebuilt(kernel.body, change))
 
 
 # --- buffers ---------------------------------------------------------------------------------------------------

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
+import nki_sim
 from accelopt_core.catalogue.kernel_trees import NoTree, StepName, StepRefused, Wanted
 from accelopt_core.task import ShapePreset, Surroundings, Task
 from infra.prediction.predictor import Predictor
 
+nki_sim.install()
 KERNEL = '''"""Rows, scaled and smoothed."""
 
 import nki
@@ -91,6 +96,29 @@ def test_what_is_written_holds_only_for_the_values_it_was_written_for(trees: Pre
     with closing(Predictor(other, "trn2")) as elsewhere:
         assert elsewhere([text])[text] is None and elsewhere([KERNEL])[KERNEL] is not None
     assert "factor == 0.5" in text and "mode == 'silu'" in text
+
+
+def test_at_any_other_shape_the_result_is_the_same_or_refused(trees: Predictor) -> None:
+    text = trees.way(KERNEL, Wanted()).source
+    refused, random = 0, np.random.default_rng(0)
+    for rows, columns in ((128, 256), (256, 256), (256, 512), (512, 256), (512, 768), (1024, 512), (384, 1024)):
+        x, y = (random.normal(size=(rows, columns)).astype(np.float32) for _ in range(2))
+        try:
+            found = simulated(text, x, y, 0.5)
+        except AssertionError:
+            refused += 1
+            continue
+        np.testing.assert_array_equal(found, simulated(KERNEL, x, y, 0.5))
+    assert refused < 6, "those that it was made at are not refused"
+
+
+def simulated(source: str, *arguments: object) -> np.ndarray:
+    names: dict[str, Any] = {"__name__": "kernel_of_a_test"}
+    linecache.cache["<kernel>"] = (len(source), None, source.splitlines(True), "<kernel>")
+    exec(compile(source, "<kernel>", "exec"), names)
+    import nki
+
+    return nki.simulate(names["kernel"])(*arguments)  # type: ignore[no-any-return]
 
 
 def test_a_step_that_is_left_out_is_not_on_the_way(trees: Predictor) -> None:

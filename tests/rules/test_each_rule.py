@@ -153,6 +153,52 @@ WINDOW = """
         nisa.dma_copy(dst=y[i * 32 : i * 32 + 32, 0:64], src=total)
     return y
 """
+ATTENTION = """
+    number = nl.ndarray((64, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=number, src=w[0:64, 0:1])
+    rows = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=rows, src=x[0:64, 0:64])
+    scaled = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=scaled, data=rows, op0=nl.multiply, operand0=number)
+    product = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.psum)
+    for j in range(2):
+        turned = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=turned, data=scaled[:, j * 32 : (j + 1) * 32])
+        standing = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=standing, src=turned)
+        values = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=values, src=w[j * 32 : (j + 1) * 32, 0:32])
+        nisa.nc_matmul(dst=product, stationary={stands}, moving={moves})
+    out = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.sbuf)
+    {last}
+    nisa.dma_copy(dst=y[0:64, 0:32], src=out)
+    return y
+"""
+EXP_OF_PRODUCT = "nisa.activation(dst=out, op=nl.exp, data=product)"
+NEST = """
+    total = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=total, value=1.0)
+    for i in range(4):
+        for j in range(4):
+            tile = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=tile, src=x[i * 32 : (i + 1) * 32, j * 16 : (j + 1) * 16])
+            {more}
+            nisa.dma_copy(dst=y[i * 32 : (i + 1) * 32, j * 16 : (j + 1) * 16], src=tile)
+    return y
+"""
+CARRIED = """nisa.tensor_tensor(dst=total, data1=total, data2=tile, op=nl.multiply)
+            nisa.tensor_tensor(dst=tile, data1=total, data2=tile, op=nl.add)"""
+IMAGE = """
+    image = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=image, src=x[0:128, 0:64])
+    {between}
+    pooled = nl.ndarray((128, 4, 4), dtype=nl.float32, buffer=nl.sbuf)
+    windows = image.ap([[64, 128], [16, 4], [2, 4], [8, 2], [1, 2]])
+    nisa.tensor_reduce(dst=pooled, op=nl.add, data=windows, axis=(3, 4))
+    nisa.dma_copy(dst=y[0:128, 0:16], src=pooled)
+    return y
+"""
+BESIDE = "nisa.tensor_tensor(dst=image[:, {to}], data1=image[:, 0:60], data2=image[:, 1:61], op=nl.add)"
 WEIGHTS = """weights = nl.ndarray((32, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=weights, src=w[{rows}, 0:1])"""
 WEIGHTED = "nisa.scalar_tensor_tensor(dst=out, data=one, op0=nl.multiply, operand0=weights, op1=nl.add, operand1=other)"
@@ -177,6 +223,12 @@ ACCEPTED = (
     ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
     ("load-rows-once", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
     ("load-rows-once", WINDOW),
+    ("split-columns", IMAGE.format(between="")),
+    ("interchange-loops", NEST.format(more="")),
+    (
+        "scale-after-product",
+        ATTENTION.format(stands="standing", moves="values", last="nisa.tensor_copy(dst=out, src=product)"),
+    ),
 )
 REFUSED = (
     ("broadcast-by-dma", BROADCAST.format(value="2.0"), "ones"),
@@ -209,6 +261,16 @@ REFUSED = (
     ),
     ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW.replace("x", "y"), work=ADDED), "earlier pass"),
     ("load-rows-once", STENCIL.format(before="", other="w[i : i + 32, j * 32 : (j + 1) * 32]", work=ADDED), "go on"),
+    ("split-columns", IMAGE.format(between=BESIDE.format(to="0:60")), "another part"),
+    ("scale-after-product", ATTENTION.format(stands="standing", moves="values", last=EXP_OF_PRODUCT), "than copy it"),
+    (
+        "scale-after-product",
+        ATTENTION.format(
+            stands="values", moves="standing[:, 0:32]", last="nisa.tensor_copy(dst=out[0:32], src=product[0:32])"
+        ).replace("(64, 32), dtype=nl.float32, buffer=nl.psum", "(32, 32), dtype=nl.float32, buffer=nl.psum"),
+        "than a product with its rows",
+    ),
+    ("interchange-loops", NEST.format(more=CARRIED), "in their order"),
     ("load-rows-once", ROWS, "some rows further on"),
 )
 
