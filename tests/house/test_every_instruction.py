@@ -187,7 +187,7 @@ def test_it_counts_as_arithmetic_or_is_said_not_to() -> None:
     assert set(OPERATIONS) | COUNTS_NONE <= set(OPCODES) | set(functions())
 
 
-# --- what models read of it, and what transforms know ---------------------------------------------------
+# --- what models read of it, and how it is written ------------------------------------------------------
 
 
 @cache
