@@ -275,11 +275,11 @@ class Search:
         return None if found is None else self.after(state, *found)
 
     def _place_of(self, site: Site, kernels: Kernels) -> tuple[Rule, Site] | None:
-        """The step of that name; where there are several, the one in the same place."""
+        """The step of that name; where there are several, as of a line that is reached from several places, the one
+        that stands nearest."""
         (rule,) = (each for each in self.rules if each.name == site.rule)
         same = [each for each in rule.sites(kernels[-1]) if each.what == site.what]
-        there = [each for each in same if each.path == site.path] or same
-        return (rule, there[0]) if len(there) == 1 else None
+        return (rule, min(same, key=lambda each: _apart(each, site))) if same else None
 
     def _without_idle_steps(self, start: State, end: State) -> State:
         """Of states that tie the one of fewer steps."""
@@ -307,6 +307,12 @@ class Search:
             if not kernels:
                 return None
         return kernels
+
+
+def _apart(one: Site, other: Site) -> tuple[object, ...]:
+    """The least for the same place and arguments."""
+    places = [abs(a - b) for a, b in zip_longest(one.path, other.path, fillvalue=0)]
+    return places, one.arguments != other.arguments, one.arguments > other.arguments
 
 
 def prepared(rules: Sequence[Rule], kernels: Kernels) -> Kernels:
