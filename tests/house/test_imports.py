@@ -68,13 +68,13 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 ROUND_KNOWS = ("accelopt_core.loop", "accelopt_core.model", "accelopt_core.learning")
 UNKNOWN_TO_ROUND = (
-    "accelopt_core.rules", "accelopt_core.catalogue", "accelopt_core.judging", "accelopt_core.languages", "nki_sim",
-    "infra",
+    "accelopt_core.rules", "accelopt_core.catalogue", "accelopt_core.judging",
+    "accelopt_core.languages", "nki_sim", "infra",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ROUND_KNOWS)
-def test_the_loop_and_the_model_know_no_rule_no_judge_and_no_simulator(name: str) -> None:
+def test_the_loop_and_the_model_know_no_transform_no_judge_and_no_simulator(name: str) -> None:
     wrong = [
         f"{module} imports {other}"
         for module in modules()
@@ -91,7 +91,7 @@ NEUTRAL = (
 )  # fmt: skip
 """Rooms that know of languages what the ports say (`accelopt_core/language.py`, `toolchain.py`), and no more."""
 OF_ONE_LANGUAGE = (
-    "accelopt_core.languages.nki", "accelopt_core.languages.triton", "accelopt_core.rules",
+    "accelopt_core.languages.nki", "accelopt_core.languages.triton",
     "accelopt_core.catalogue", "accelopt_core.dispatch.joining", "nki_sim", "infra.simulator", "infra.neuron",
     "infra.triton", "infra.languages.nki", "infra.languages.triton",
 )  # fmt: skip
