@@ -31,6 +31,8 @@ ALL = "all"
 
 
 class FuseLoops:
+    """One engine takes what a pass makes while another makes the next, in place of one loop after the other."""
+
     name = "fuse-loops"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

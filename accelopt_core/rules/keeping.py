@@ -19,6 +19,8 @@ from nki_sim.program import Engine
 
 
 class KeepOnChip:
+    """What is stored to HBM only to be loaded again stays in SBUF."""
+
     name = "keep-on-chip"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

@@ -45,6 +45,8 @@ MOST_ROWS = 16
 
 
 class ProductsOnVector:
+    """Products of a single row each, by Vector on as many partitions as there are rows."""
+
     name = "products-on-vector"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
