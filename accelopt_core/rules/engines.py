@@ -20,6 +20,7 @@ _MOVABLE = frozenset({"tensor_copy", "tensor_scalar", "tensor_tensor", "memset"}
 
 class MoveEngine:
     name = "move-elementwise-work"
+    comes_last = True
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         for path, node in paths(kernel.body):

@@ -13,6 +13,7 @@ from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
 from accelopt_core.rules.grouping import Group, GroupOnPartitions
 from accelopt_core.rules.lifting import Lift
 from accelopt_core.rules.parts import SplitColumns
+from accelopt_core.rules.pipelining import Pipeline
 from accelopt_core.rules.products import ScaleAfterProduct
 from accelopt_core.rules.rows import DealRows, LoadRowsOnce
 from accelopt_core.rules.spreading import BroadcastByDma
@@ -42,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     ShareArray(),
     Block(),
     Interchange(),
+    Pipeline(),
     SplitColumns(),
     EvacuatePsum(),
     MoveEngine(),

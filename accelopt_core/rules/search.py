@@ -1,9 +1,9 @@
 """Search over sequences of rules: loop trees are the states, simulated latencies order them.
 
-A way down from a state takes, sweep by sweep, all the steps that gain together; work is moved between engines last, for
-what else is done decides which of them are busy. A step that gains nothing by itself opens a way of its own: what it
-leads to may pay. States are told apart by the canonical digest of their programs, and bounded by their number, never by
-the clock: what is found is the same on any machine.
+A way down from a state takes, sweep by sweep, all the steps that gain together. Work is moved between engines, and ahead
+of other work, last: what else is done decides which engines are busy, and when. A step that gains nothing by itself
+opens a way of its own: what it leads to may pay. States are told apart by the canonical digest of their programs, and
+bounded by their number, never by the clock: what is found is the same on any machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Protocol
 
-from accelopt_core.rules.base import Balance, Rule, Site, applied
+from accelopt_core.rules.base import Balance, Last, Rule, Site, applied
 from nki_sim.canonical import digest
 from nki_sim.capacity import check_capacity
 from nki_sim.contested import contested
@@ -149,8 +149,8 @@ class Search:
 
         Ends where it comes to a state that another way came by.
         """
-        balances: list[Rule] = [rule for rule in self.rules if isinstance(rule, Balance)]
-        others = [rule for rule in self.rules if not isinstance(rule, Balance)]
+        last: list[Rule] = [rule for rule in self.rules if isinstance(rule, Last) and rule.comes_last]
+        others = [rule for rule in self.rules if rule not in last]
         beside: list[list[State]] = []
         rules, settled = others, 0
         while settled < 2 and len(state.path) < self.limits.longest and not self.is_over:
@@ -163,7 +163,7 @@ class Search:
             if rules is others:
                 beside.append(children)
             if lower is None:
-                rules, settled = (balances if rules is others else others), settled + 1
+                rules, settled = (last if rules is others else others), settled + 1
             else:
                 state, settled = lower, 0
         ends = (beside[0], beside[-1]) if len(beside) > 1 else beside

@@ -68,10 +68,10 @@ class Sizes:
         first = known[0] if known else 0
         if all(value == first for value in known):
             return self._constant(first, near)
-        for less in (0, 1):
+        for less in (0, 1, 2):
             found = self._in_sizes(tuple(None if value is None else value + less for value in values), near)
             if found is not None:
-                return f"{found} - 1" if less else found
+                return f"{found} - {less}" if less else found
         for each in self.dimensions:
             apart = {value - size for value, size in zip(values, each.values) if value is not None}
             if len(apart) == 1 and len(set(each.values)) > 1:
