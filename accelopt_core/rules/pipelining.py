@@ -8,6 +8,7 @@ from dataclasses import replace
 from accelopt_core.rules.base import Site
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
+    Path,
     Refused,
     fresh_variable,
     loop_at,
@@ -51,11 +52,11 @@ class Pipeline:
             raise Refused(f"line {blocked.node.line} of a later pass needs what comes after it in an earlier one")
         if any(kernel.buffers[key].address is not None for key in allocated_in(loop.body)):
             raise Refused("the kernel places a tile of the loop itself")
-        crossing = allocated_in(first) & {use.access.buffer for use in uses(second)}
-        made = [node for node in first if isinstance(node, Allocate) and node.buffer in crossing]
+        crossing = _used_in(second) & allocated_in(first) | _used_elsewhere(kernel, site.path, loop)
+        made = [node for node in loop.body if isinstance(node, Allocate) and node.buffer in crossing]
         if len(made) < len(crossing):
             raise Refused("a tile that the rest takes is made in a loop inside")
-        first = tuple(node for node in first if node not in made)
+        first, second = (tuple(node for node in part if node not in made) for part in (first, second))
         names: list[str] = []
         for _ in range(3):
             names.append(fresh_variable(kernel, loop.variable, names))
@@ -71,6 +72,16 @@ class Pipeline:
             Loop(late, loop.extent + (start - ahead), Affine(ahead), after, loop.site),
         )
         return with_node(kernel, site.path, new[0 if made else 1 :])
+
+
+def _used_in(body: Sequence[Node]) -> frozenset[int]:
+    return frozenset(use.access.buffer for use in uses(body))
+
+
+def _used_elsewhere(kernel: LoopKernel, path: Path, loop: Loop) -> frozenset[int]:
+    """Of the buffers that the loop makes."""
+    elsewhere = _used_in(with_node(kernel, path, ()).body).union(each.buffer for each in kernel.outputs)
+    return allocated_in(loop.body) & elsewhere
 
 
 def _cuts(body: Sequence[Node]) -> list[int]:

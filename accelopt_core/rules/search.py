@@ -1,6 +1,6 @@
 """Search over sequences of rules: loop trees are the states, simulated latencies order them.
 
-A way down from a state takes, sweep by sweep, all the steps that gain together. Work is moved between engines, and ahead
+A way down from a state takes, sweep by sweep, all the steps that gain together. Work is moved between engines, or ahead
 of other work, last: what else is done decides which engines are busy, and when. A step that gains nothing by itself
 opens a way of its own: what it leads to may pay. States are told apart by the canonical digest of their programs, and
 bounded by their number, never by the clock: what is found is the same on any machine.

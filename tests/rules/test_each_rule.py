@@ -200,6 +200,11 @@ TENSOR_AND_VECTOR = """
         nisa.dma_copy(dst=y[i * 32 : (i + 1) * 32, 0:32], src=out)
     return y
 """
+TENSOR_AND_VECTOR_OF_LISTS = TENSOR_AND_VECTOR.replace(
+    "    for i in", "    outs = []\n    for i in", 1
+).replace("nisa.dma_copy(dst=y[i", "outs.append(out)\n    for i in range(4):\n        nisa.dma_copy(dst=y[i").replace(
+    "src=out)", "src=outs[i])"
+)  # fmt: skip
 IMAGE = """
     image = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=image, src=x[0:128, 0:64])
@@ -238,6 +243,7 @@ ACCEPTED = (
     ("split-columns", IMAGE.format(between="")),
     ("interchange-loops", NEST.format(more="")),
     ("pipeline", TENSOR_AND_VECTOR),
+    ("pipeline", TENSOR_AND_VECTOR_OF_LISTS),
     (
         "scale-after-product",
         ATTENTION.format(stands="standing", moves="values", last="nisa.tensor_copy(dst=out, src=product)"),
