@@ -8,9 +8,9 @@ bounded by their number, never by the clock: what is found is the same on any ma
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Protocol
 
 from accelopt_core.rules.base import Balance, Last, Rule, Site, applied
@@ -96,6 +96,15 @@ class State:
     path: tuple[PricedSite, ...] = ()
 
 
+def _rule_of(state: State) -> str:
+    return state.path[-1].site.rule
+
+
+def _gain_of_last_step(state: State) -> float:
+    """Least for the greatest."""
+    return state.path[-1].after_us / state.path[-1].before_us
+
+
 @dataclass
 class Search:
     """Refusals are kept for whoever explains what stands in the way."""
@@ -132,9 +141,13 @@ class Search:
             raise Refused("the simulated machine cannot run this kernel")
         start = State(tuple(kernels), price)
         best, doors = self._down(start)
+        opened: Counter[str] = Counter()
         without_gain = 0
         while doors and without_gain < self.limits.patience and not self.is_over:
-            end, more = self._down(doors.pop(0))
+            door = min(doors, key=lambda each: (opened[_rule_of(each)], _gain_of_last_step(each)))
+            doors.remove(door)
+            opened[_rule_of(door)] += 1
+            end, more = self._down(door)
             without_gain += 1
             if self._gains(end, best):
                 best, without_gain = end, 0
@@ -166,10 +179,8 @@ class Search:
                 rules, settled = (last if rules is others else others), settled + 1
             else:
                 state, settled = lower, 0
-        ends = (beside[0], beside[-1]) if len(beside) > 1 else beside
         taken = {(step.site.rule, step.site.what) for step in state.path}
-        firsts_and_lasts = zip_longest(*(self._of_each_rule(children, taken) for children in ends))
-        return state, [door for pair in firsts_and_lasts for door in pair if door is not None]
+        return state, [door for children in beside for door in self._of_each_rule(children, taken)]
 
     def _together(self, state: State, children: Sequence[State]) -> State | None:
         """After all the steps that gain, the greatest gain first; of several at one place the best."""
@@ -188,7 +199,7 @@ class Search:
         return best
 
     def _of_each_rule(self, children: Sequence[State], taken: Set[tuple[str, str]]) -> list[State]:
-        """The fastest of each rule after a step that is not taken already; the fastest of all first."""
+        """The fastest of each rule after a step that is not taken already."""
         fastest: dict[str, State] = {}
         for child in sorted(children, key=lambda each: each.price.latency_us):
             site = child.path[-1].site
