@@ -199,13 +199,17 @@ class Search:
         return best
 
     def _of_each_rule(self, children: Sequence[State], taken: Set[tuple[str, str]]) -> list[State]:
-        """The fastest of each rule after a step that is not taken already."""
-        fastest: dict[str, State] = {}
-        for child in sorted(children, key=lambda each: each.price.latency_us):
+        """The fastest of each rule after a step that is not taken already; of those that tie, the one that goes
+        furthest, which rules name last."""
+        chosen: dict[str, State] = {}
+        for child in children:
             site = child.path[-1].site
-            if (site.rule, site.what) not in taken:
-                fastest.setdefault(site.rule, child)
-        return list(fastest.values())
+            if (site.rule, site.what) in taken:
+                continue
+            before = chosen.get(site.rule)
+            if before is None or not self._gains(before, child):
+                chosen[site.rule] = child
+        return list(chosen.values())
 
     def _children(self, state: State, rules: Sequence[Rule]) -> Iterator[State]:
         seen = {state.price.digest}
