@@ -16,6 +16,7 @@ from accelopt_core.rules.joining import FuseLoops
 from accelopt_core.rules.keeping import KeepOnChip
 from accelopt_core.rules.lifting import Lift
 from accelopt_core.rules.parts import SplitColumns
+from accelopt_core.rules.pipelining import Pipeline
 from accelopt_core.rules.products import ScaleAfterProduct
 from accelopt_core.rules.rows import DealRows, LoadRowsOnce
 from accelopt_core.rules.spreading import BroadcastByDma
@@ -52,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     ShareArray(),
     Block(),
     Interchange(),
+    Pipeline(),
     SplitColumns(),
     EvacuatePsum(),
     MoveEngine(),
