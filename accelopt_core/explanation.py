@@ -9,31 +9,26 @@ from accelopt_core.evaluation import HotLine, microseconds
 
 
 class Verdict(str, Enum):
-    """What came of a transform, the most useful to know first."""
+    """What came of a rule, the most useful to know first."""
 
     GAINS = "offered"
     REFUSED = "refused"
     NO_GAIN = "no gain predicted"
-    NOT_PRICED = "not priced"
     TRIED = "tried"
     APPLIED = "applied already"
-    ABSENT = "has no site of its kind"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one transform has to say of one gap."""
+    """What one rule has to say of one gap."""
 
-    transform: str
-    """Several by commas, where they were applied or none of them has a site of its kind."""
+    rule: str
     verdict: Verdict
     said: str
-    """The change and what it gains, the rule that stands in its way, or when it was applied; empty without a site."""
+    """The change and what it gains, what stands in its way, or when it was applied."""
     line: int | None = None
     gain_us: float | None = None
     """Predicted, of what is offered."""
-    normalizing_helps: bool = False
-    on_a_hot_line: bool = False
     more: int = 0
     """Further places with the same verdict."""
 
@@ -50,8 +45,6 @@ class ExplainedGap:
     answers: tuple[Answer, ...] = ()
     left_out: int = 0
     """Further answers."""
-    unread: tuple[str, ...] = ()
-    """Of those lines what the transforms do not read, one line each."""
 
 
 @dataclass(frozen=True)
@@ -75,33 +68,26 @@ def heading(gap: ExplainedGap) -> str:
 
 
 def sentence(answer: Answer) -> str:
-    """`widen-dma-rows refused, line 31: t is bound 2 times (lines 31 and 40); normalizing would help`"""
-    if answer.verdict is Verdict.ABSENT:
-        several = ", " in answer.transform
-        return f"{answer.transform} {'have no sites of their' if several else 'has no site of its'} kind here"
+    """`merge-iterations refused, line 31: the passes write one element`"""
     if answer.verdict is Verdict.APPLIED:
         return f"applied already: {answer.said}"
     at = f", line {answer.line}" if answer.line is not None else ""
-    return f"{answer.transform} {answer.verdict.value}{at}: {details(answer)}"
+    return f"{answer.rule} {answer.verdict.value}{at}: {details(answer)}"
 
 
 def details(answer: Answer) -> str:
-    helps = "; normalizing would help" if answer.normalizing_helps else ""
     more = f" (and {answer.more} more)" if answer.more else ""
-    return f"{answer.said}{helps}{more}"
+    return f"{answer.said}{more}"
 
 
 def reasons(gap: ExplainedGap) -> tuple[str, ...]:
     """Why it is still there, one line each; never none."""
-    said = (*gap.unread, *(sentence(answer) for answer in gap.answers))
-    return said or (f"no transform of the catalogue addresses it; what does: {gap.remedy}",)
+    said = tuple(sentence(answer) for answer in gap.answers)
+    return said or (f"no rule of the catalogue has a place at its lines; what does: {gap.remedy}",)
 
 
 def stops(gap: ExplainedGap) -> tuple[str, ...]:
     """Of `reasons` those that stand in the way; what is offered, or was done, does not."""
-    in_the_way = [
-        answer for answer in gap.answers if answer.verdict in (Verdict.REFUSED, Verdict.NO_GAIN, Verdict.ABSENT)
-    ]
+    said = tuple(sentence(each) for each in gap.answers if each.verdict in (Verdict.REFUSED, Verdict.NO_GAIN))
     offered = any(answer.verdict is Verdict.GAINS for answer in gap.answers)
-    said = (*gap.unread, *(sentence(answer) for answer in in_the_way))
     return said if said or offered else reasons(gap)

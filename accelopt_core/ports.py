@@ -146,6 +146,14 @@ class Simulator(Protocol):
         ...
 
 
+class Predict(Protocol):
+    """Simulated latency in µs at the task's full shape, by source: the predictor that `infra` provides."""
+
+    def __call__(self, sources: Sequence[str], limit_s: float = ...) -> Mapping[str, float | None]:
+        """None: it does not compile at every shape. Sources that the time does not suffice for are left out."""
+        ...
+
+
 # --- language model -------------------------------------------------------------------------------
 
 

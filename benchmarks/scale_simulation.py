@@ -40,7 +40,7 @@ HEAD_CPU_S = 0.0005
 BYTES = 30_000
 """Per evaluation, both ways: 7,100 of a small task (the same); a large one has longer texts."""
 LOOP_CPU_S = 0.5
-"""Of a run's loop, per candidate: prompts, transforms, journal. Assumed from a catalogue run's processor time."""
+"""Of a run's loop, per candidate: prompts, catalogue, journal. Assumed from a catalogue run's processor time."""
 MODEL_S = 180.0
 """The calls of one round with a language model, side by side for its plans (TYPICAL_ROUND_S, infra/assembly)."""
 

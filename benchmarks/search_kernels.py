@@ -45,17 +45,8 @@ class Graph(Protocol):
         """The input kernel."""
         ...
 
-    @property
-    def foreseeable(self) -> bool:
-        """Are the changes to a kernel known before it is evaluated?"""
-        ...
-
     def steps(self, kernel: str) -> Asked[tuple[Change, ...]]:
         """Every change that is offered there, of those to the same kernel the first."""
-        ...
-
-    def settings(self, kernel: str) -> Asked[tuple[str, ...]]:
-        """The kernel with other values of its tunables, the fewest changes first; without itself."""
         ...
 
     def price_us(self, kernel: str) -> Asked[float | None]:
@@ -90,7 +81,6 @@ class Search:
         self._most = most
         self._looked_at = looked_at
         self._steps: dict[str, tuple[Change, ...]] = {}
-        self._settings: dict[str, tuple[str, ...]] = {}
         self._prices: dict[str, float | None] = {}
         self._seconds = 0.0
         self.start = graph.start
@@ -106,15 +96,6 @@ class Search:
         return len(self.points) - 1
 
     @property
-    def priced(self) -> int:
-        """Kernels that a price was asked of."""
-        return len(self._prices)
-
-    def is_tried(self, kernel: str) -> bool:
-        """Was it evaluated in this run?"""
-        return kernel in self._timed
-
-    @property
     def measured(self) -> tuple[tuple[str, Timed], ...]:
         """Every right kernel, in the order of their evaluation."""
         return tuple((kernel, timed) for kernel, timed in self._timed.items() if timed is not None)
@@ -124,21 +105,13 @@ class Search:
         return tuple(step for step in self.steps(kernel) if step.child not in self._timed)
 
     def steps(self, kernel: str) -> tuple[Change, ...]:
-        """None of what was not evaluated, where nobody can foresee them. Raises Spent."""
-        if not self._graph.foreseeable and kernel not in self._timed:
-            return ()
+        """Raises Spent."""
         if kernel not in self._steps:
             if len(self._steps) >= self._looked_at:
                 raise Spent
             self._steps[kernel], seconds = self._graph.steps(kernel)
             self._seconds += seconds
         return self._steps[kernel]
-
-    def settings(self, kernel: str) -> tuple[str, ...]:
-        if kernel not in self._settings:
-            self._settings[kernel], seconds = self._graph.settings(kernel)
-            self._seconds += seconds
-        return self._settings[kernel]
 
     def price_us(self, kernel: str) -> float | None:
         """Of a right kernel that was evaluated what it took."""

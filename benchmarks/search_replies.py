@@ -26,8 +26,7 @@ from accelopt_core.loop.known_programs import INPUT
 from benchmarks import search
 from benchmarks.search_curves import after, best_us, by_task, table, within
 from benchmarks.search_kernels import Asked, Change, Point, Timed
-from benchmarks.search_suite import replayed
-from benchmarks.search_walks import WALKS
+from benchmarks.search_walks import WALKS, replayed
 from infra.journal import JournalError
 from infra.llm.recording import BadRecording
 from infra.llm.replay_model import NotRecorded
@@ -83,8 +82,6 @@ class Pool:
     """Runs on one problem as a graph; see `benchmarks.search_kernels.Graph`. What is measured in several runs counts as
     it was measured first."""
 
-    foreseeable = False
-
     def __init__(self, runs: Sequence[Run]) -> None:
         """`runs`: at least one, all of the same input kernel."""
         self.runs = tuple(runs)
@@ -116,10 +113,6 @@ class Pool:
     def steps(self, kernel: str) -> Asked[tuple[Change, ...]]:
         found = self._changes.get(kernel, {})
         return Asked(tuple(change for change in found.values() if change.child != kernel), 0.0)
-
-    def settings(self, kernel: str) -> Asked[tuple[str, ...]]:
-        """None: where a run swept its kernels, what was recorded is the best of them."""
-        return Asked((), 0.0)
 
     def price_us(self, kernel: str) -> Asked[float | None]:
         """What its planner promised."""

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 if (
     sys.argv[:1] == ["-m"]
-    and (sys.version_info < (3, 10) or not all(find_spec(name) for name in ("numpy", "ml_dtypes", "libcst")))
+    and (sys.version_info < (3, 10) or not all(find_spec(name) for name in ("numpy", "ml_dtypes")))
     and find_spec("bootstrap")  # not on a host
 ):
     import bootstrap  # `python -m nki_sim` in a clone, by a Python without its dependencies: it goes on in .venv

@@ -358,14 +358,18 @@ def _found_in_the_trace(options: argparse.Namespace, path: Path, source: str) ->
     return [lint.Finding(doubt.rule, doubt.line, doubt.message, doubt.remedy) for doubt in doubts]
 
 
-def _traced(options: argparse.Namespace, marks: bool = False) -> Program:
-    kernel = _load(options, marks)
+def _traced(options: argparse.Namespace) -> Program:
+    kernel = _load(options)
+    arguments, keywords = _given(options, kernel)
+    return nki_sim.trace(kernel, *arguments, machine=options.machine, **keywords)
+
+
+def _given(options: argparse.Namespace, kernel: Any) -> tuple[list[Any], dict[str, Any]]:
     if getattr(options, "problem", None) is not None:
         tensors = _problem_specs(options.problem)
     else:
         tensors = [*_specs(options)] or [TensorSpec(a.shape, as_dtype(a.dtype)) for a in _arrays(options)]
-    arguments, keywords = _call(kernel, tensors, _constants(options))
-    return nki_sim.trace(kernel, *arguments, machine=options.machine, **keywords)
+    return _call(kernel, tensors, _constants(options))
 
 
 def _trace(options: argparse.Namespace) -> int:
@@ -405,10 +409,14 @@ def _migrate(options: argparse.Namespace) -> int:
 
 
 def _normal(options: argparse.Namespace) -> int:
-    program = _traced(options, marks=True)
+    kernel = _load(options, marks=True)
+    arguments, keywords = _given(options, kernel)
+    program = nki_sim.trace(kernel, *arguments, machine=options.machine, **keywords)
     path, _ = _file_and_function(options.kernel)
+    source = KernelText(path.read_text(encoding="utf-8"), program.kernel_name)
+    source = source.with_scalars([arguments], lambda given: not isinstance(given, TensorSpec), keywords)
     try:
-        text = written([read(program)], KernelText(path.read_text(encoding="utf-8"), program.kernel_name))
+        text = written([read(program)], source)
     except (NotReadable, NotWritable, NoForm) as error:
         print(f"{path} has no normal form: {error}", file=sys.stderr)
         return 1

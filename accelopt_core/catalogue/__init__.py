@@ -1,1 +1,1 @@
-"""The four roles played by the built-in catalogue: which transform where, priced by prediction, with no model."""
+"""The four roles played by the built-in catalogue: ways through loop trees, priced by simulation, with no model."""

@@ -1,24 +1,33 @@
 """The four roles played by the built-in catalogue: no language model, the same round.
 
-The planner lists every legal site of every transform, prices each by simulating the result, and takes
-the one that gains most, weighed by what memory says of it, or the simplest of those that tie with it (`ties.py`);
-what leaves less work and the loops as they are comes before what regroups them. When there is none, it looks further
-(`look_ahead.py`). Kernels that rest on a contested fact of the machine are planned last, when no other one is left.
-All else follows from the numbers.
+The planner searches from the parent's loop tree (`accelopt_core.rules`) and plans the whole way that it finds. A way
+that did not win is tried again by half, and a single step that did not win is left out. Kernels that rest on a
+contested fact of the machine are planned last, when no other one is left. All else follows from the numbers.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from accelopt_core.candidate import Plan, source_hash
-from accelopt_core.catalogue.contested import RestsOn, WithoutContested, nothing_contested
-from accelopt_core.catalogue.descent import Descent
-from accelopt_core.catalogue.look_ahead import Gainless, Search, tried
-from accelopt_core.catalogue.nodes import Idea, LookAhead
-from accelopt_core.catalogue.rewrites import NotRewrites, Predict, as_details, carried_out, rewrites_in
+from accelopt_core.candidate import Plan
+from accelopt_core.catalogue.kernel_trees import (
+    KernelTrees,
+    NoTree,
+    Step,
+    StepDone,
+    StepRefused,
+    Wanted,
+    Way,
+    as_details,
+    done_in,
+    planned_from,
+    steps_in,
+    tried_from,
+)
 from accelopt_core.evaluation import Bottleneck, Measured
 from accelopt_core.learning.by_numbers import NumbersReflector, NumbersSummarizer
 from accelopt_core.optimization_memory import Experience
@@ -30,263 +39,198 @@ from accelopt_core.proposer import (
     RoundContext,
     UnusableReply,
 )
-from accelopt_core.toolchain import ArgumentSpec
-from accelopt_core.transforms.base import NotAKernel, Transform, TransformError
-from accelopt_core.transforms.registry import LESS_WORK, LOCAL, STEPS
-from nki_sim.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
+from ka_extensions.outcome import Outcome
+from nki_sim.ties import LEAST_GAIN, worth_a_round
+
+NEAR_THE_BOUND = 0.02
+"""Of the latency: with less left than twice the noise, the pricing costs more than it can find."""
+MOST_TOLD = 10
+"""Steps that a title tells one by one."""
+MOST_SEARCHES = 8
+"""For one plan, each without a step that an earlier one rested on."""
 
 
-def catalogue_proposer(
-    predict: Predict,
-    today: Callable[[], datetime.date],
-    transforms: tuple[Transform, ...] = STEPS,
-    look_ahead: LookAhead | None = None,
-    tie: float = LEAST_GAIN,
-    arguments: Callable[[], tuple[tuple[ArgumentSpec, ...], ...]] = tuple,
-    gainless: Gainless | None = None,
-    rests_on: RestsOn = nothing_contested,
-) -> Proposer:
-    """`tie`: from which difference on, of the latency, predictions are in the right order (`nki_sim.ties`).
-    `arguments`: of the kernel, as `AnalysisContext` has them. `gainless`: None keeps it for this process alone.
-    `rests_on`: see `WithoutContested`."""
+def catalogue_proposer(trees: KernelTrees, today: Callable[[], datetime.date], tie: float = LEAST_GAIN) -> Proposer:
+    """`tie`: from which difference on, of the latency, predictions are in the right order (`nki_sim.ties`)."""
     return Proposer(
         "catalogue",
-        CataloguePlanner(predict, transforms, look_ahead or LookAhead(), tie, arguments, gainless, rests_on),
-        CatalogueExecutor(),
+        CataloguePlanner(trees, tie),
+        CatalogueExecutor(trees),
         NumbersSummarizer(today),
         NumbersReflector(),
     )
 
 
-@dataclass(frozen=True)
-class _Weighed:
-    idea: Idea
-    weight: float
-    memory: str
-    """What memory says of it, as a sentence; may be empty."""
-    follows: tuple[str, ...] = ()
-    """The keys of what says it."""
-
-    @property
-    def gain_us(self) -> float:
-        return self.weight * self.idea.gain_us
-
-    @property
-    def simpler(self) -> tuple[float, int, int]:
-        """Of ties the least comes first. What was measured before counts before what only looks simpler."""
-        return -self.weight, len(self.idea.path), lines_of_code(self.idea.source)
-
-
-NEAR_THE_BOUND = 0.02
-"""Of the latency: with less left than twice the noise, the pricing costs more than it can find."""
-
-
 class CataloguePlanner:
-    def __init__(
-        self,
-        predict: Predict,
-        transforms: tuple[Transform, ...],
-        look_ahead: LookAhead,
-        tie: float,
-        arguments: Callable[[], tuple[tuple[ArgumentSpec, ...], ...]],
-        gainless: Gainless | None = None,
-        rests_on: RestsOn = nothing_contested,
-    ) -> None:
-        self._look_ahead = look_ahead
-        self._tie = tie
-        self._uncontested = WithoutContested(predict, rests_on)
-        self._search = Search(self._uncontested, transforms, look_ahead, tie, arguments, gainless)
-        """Without kernels that rest on a contested fact which neither input nor parent rests on."""
-        self._of_all = self._search.priced_by(predict)
-        self._descent = Descent(self._search, look_ahead)
+    def __init__(self, trees: KernelTrees, tie: float) -> None:
+        self._trees = trees
+        self._worth = worth_a_round(tie)
+        self._found: dict[tuple[str, Wanted], Way] = {}
 
     def plan(self, context: RoundContext) -> Plan:
         """Raises NothingToPlan when no untried way promises a gain worth a round."""
-        self._uncontested.allow(context.parent_result, *(result for _, result in context.measured[:1]))
+        inputs = [result for _, result in context.measured[:1]]
+        allowed = frozenset(what for result in (context.parent_result, *inputs) for what in result.contested)
         try:
-            return self._planned(context, self._search)
-        except NothingToPlan as nothing:
-            if not self._uncontested.left_out:
-                raise
-            said = nothing
-        measured = context.measured or ((context.parent, context.parent_result),)
-        fastest, result = min(measured, key=lambda pair: pair[1].latency_us)
-        start = replace(context.started_from(fastest.id), best=fastest, best_result=result)
-        try:
-            plan = self._planned(start, self._of_all)
-        except NothingToPlan:
-            raise said from None
-        parent_id = plan.parent_id or fastest.id
-        return replace(plan, parent_id=None if parent_id == context.parent.id else parent_id)
-
-    def _planned(self, context: RoundContext, search: Search) -> Plan:
-        """What rests on a contested fact is looked for no further than one step, or small ones added up."""
-        headroom = _headroom(context.best_result)
-        if headroom < NEAR_THE_BOUND:
-            raise NothingToPlan(f"the best kernel is within {100 * headroom:.1f} % of the bound")
-        try:
-            if search.price_us(context.parent.source) is None:
-                raise NothingToPlan(
-                    "the catalogue prices its ideas on the simulated machine, which cannot compile this kernel; "
-                    "use a language model instead"
-                )
-            sites, steps = search.single_steps(context)
-        except NotAKernel as error:
+            plan, withheld = self._planned(context, Wanted(allowed))
+            if plan is None and withheld:
+                measured = context.measured or ((context.parent, context.parent_result),)
+                fastest, _ = min(measured, key=lambda pair: pair[1].latency_us)
+                plan, _ = self._planned(context.started_from(fastest.id), Wanted(None))
+        except NoTree as error:
             raise NothingToPlan(
                 f"the catalogue cannot read this kernel: {error}; use a language model instead"
             ) from error
-        ideas = [idea for idea in steps if not search.is_tie(idea)]
-        seen = f"of {sites} untried sites"
-        least = f"none with a predicted gain of {100 * worth_a_round(self._tie):g} %"
-        if not ideas:
-            ideas = search.summed(context, steps)
-            seen = f"none of {sites} untried sites gains more than a tie; added up"
-        if not ideas and search is self._of_all:
-            raise NothingToPlan(f"none of {sites} untried sites gains, whether it rests on a contested fact or not")
-        if not ideas and headroom < self._look_ahead.least_headroom:
-            raise NothingToPlan(
-                f"the catalogue has no idea left: {sites} untried sites, {least}, "
-                f"and the bound is only {100 * headroom:.1f} % away"
-            )
-        if not ideas:
-            kernels, ideas = search.further(context)
-            seen = f"none of {sites} untried sites gains by itself; of {kernels} kernels further on"
-        if not ideas:
-            ideas = self._other_ways(context)
-            seen = f"none of {sites} untried sites gains, and none of {kernels} kernels further on; of other ways"
-        if not ideas:
-            raise NothingToPlan(
-                f"the catalogue has no idea left: {sites} untried sites, {least}, "
-                f"and none of {kernels} kernels further on either{_out_of_reach(sites, context)}"
-            )
-        bottleneck = context.parent_result.bottleneck
-        weighed = [_Weighed(idea, *_weigh(idea, bottleneck, context)) for idea in ideas]
-        weighed.sort(key=lambda each: each.idea.title)
-        tie_us = self._tie * min(idea.after_us for idea in ideas)
-        order = _in_order(weighed, tie_us)
-        first = order[0]
-        refuted = {each.idea.source for each in weighed if each.weight < 1}
-        others = [idea for idea in (*(each.idea for each in order[1:]), *steps) if idea.source not in refuted]
-        technique = first.idea.path[-1].transform
-        if technique in LOCAL:
-            together = search.together(first.idea, others, context)
-        elif technique not in LESS_WORK:
-            less = [idea for idea in others if idea.path[-1].transform in LESS_WORK]
-            together = search.preceded(first.idea, less, context)
-        else:
-            together = first.idea
-        if not tried(context, together.root, source_hash(together.source), together.title):
-            order[0] = replace(first, idea=together)
-        return _plan(context, order, bottleneck, seen)
+        if plan is None:
+            least = f"a predicted gain of {100 * self._worth:g} %"
+            raise NothingToPlan(f"the catalogue has no idea left: no untried way from {context.parent.id} has {least}")
+        return replace(plan, parent_id=None) if plan.parent_id == context.parent.id else plan
 
-    def _other_ways(self, context: RoundContext) -> list[Idea]:
-        best_us = self._search.price_us(context.best.source)
-        idea = self._descent.another_way(context, best_us) if best_us is not None else None
-        return [] if idea is None else [idea]
+    def _planned(self, context: RoundContext, wanted: Wanted) -> tuple[Plan | None, bool]:
+        """And whether a kernel was left out for a contested fact. Raises NothingToPlan near the bound, and NoTree."""
+        headroom = 1 - _floor_us(context.best_result) / context.best_result.latency_us
+        if headroom < NEAR_THE_BOUND:
+            raise NothingToPlan(f"the best kernel is within {100 * headroom:.1f} % of the bound")
+        tried, planned = tried_from(context), planned_from(context)
+        excluded = _did_not_win(context)
+        wanted = replace(wanted, enough_us=_floor_us(context.best_result) / (1 - NEAR_THE_BOUND))
+        withheld = False
+        for _ in range(MOST_SEARCHES):
+            way = self._way(context, replace(wanted, excluded=excluded))
+            withheld |= way.withheld
+            if not self._gains(way.steps):
+                break
+            done = tuple(step.done for step in way.steps)
+            if done in planned:
+                excluded |= {max(way.steps, key=lambda step: step.gain_us).done}
+                continue
+            shortest = done
+            for steps in _halves(way.steps):
+                these = tuple(step.done for step in steps)
+                if these in tried or these in planned:
+                    shortest = these
+                elif self._gains(steps):
+                    return _plan(context, way, steps), withheld
+            excluded |= {shortest[-1]}
+        return None, withheld
+
+    def _way(self, context: RoundContext, wanted: Wanted) -> Way:
+        key = context.parent.source, wanted
+        if key not in self._found:
+            left_s = max(0.0, context.until - time.monotonic())
+            self._found[key] = self._trees.way(context.parent.source, wanted, left_s)
+        return self._found[key]
+
+    def _gains(self, steps: Sequence[Step]) -> bool:
+        """By so much that predictions can tell?"""
+        return bool(steps) and _gain_us(steps) >= self._worth * steps[0].before_us
 
 
-def _in_order(ideas: list[_Weighed], tie_us: float) -> list[_Weighed]:
-    """What leaves less work and the loops as they are comes first, also where something else gains more: once
-    iterations are regrouped, most of it is refused. What memory speaks against waits its turn."""
-    first = [each for each in ideas if each.idea.path[-1].transform in LESS_WORK and each.weight >= 1]
-    rest = [each for each in ideas if each not in first]
-    return [
-        each
-        for part in (first, rest)
-        for each in best_first(part, lambda each: each.gain_us, tie_us, lambda each: each.simpler)
-    ]
+def _halves(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
+    length = len(steps)
+    while length:
+        yield steps[:length]
+        length //= 2
 
 
-def _out_of_reach(sites: int, context: RoundContext) -> str:
-    """A kernel of a library is often a few calls of other functions."""
-    if sites or not context.task.around.neighbours:
-        return ""
-    return "; it changes the kernel's own function and none that this calls: a language model can"
+def _gain_us(steps: Sequence[Step]) -> float:
+    return sum(step.gain_us for step in steps)
 
 
-def _headroom(best: Measured) -> float:
-    """What could still be gained at the very most, of the latency; 1 where no bound is declared."""
+_WON = (Outcome.IMPROVED, Outcome.KEPT)
+
+
+def _did_not_win(context: RoundContext) -> frozenset[StepDone]:
+    """Single steps that this run tried, or that memory knows of this very task."""
+    tried = {
+        done
+        for attempt in context.history
+        if attempt.plan is not None and not attempt.is_open and attempt.outcome not in _WON
+        for done in [done_in(attempt.plan.details)]
+        if len(done) == 1
+    }
+    here = [each for each in context.experiences if each.kernel == context.task.name and not each.is_win]
+    known = {(each.technique, each.title) for each in here if _strength_of(each) > 0}
+    return frozenset(known).union(*tried)
+
+
+def _floor_us(best: Measured) -> float:
+    """What no kernel can be faster than; 0 where no bound is declared."""
     bounds = best.profile.bounds
-    return 1 - bounds.floor_us / best.latency_us if bounds.source == "declared" else 1.0
+    return bounds.floor_us if bounds.source == "declared" else 0.0
 
 
-def _plan(context: RoundContext, ideas: list[_Weighed], bottleneck: Bottleneck, seen: str) -> Plan:
-    idea = ideas[0].idea
-    rationale = _steps_explained(idea)
-    if ideas[0].memory:
-        rationale.append(ideas[0].memory)
-    ranked = "; ".join(f"{other.idea.title}: {other.idea.gain_us:,.1f} µs" for other in ideas[1:4])
-    rationale.append(
-        f"{seen[0].upper()}{seen[1:]}, {len(ideas)} promise a gain{f'; next: {ranked}' if ranked else ''}."
-    )
+def _plan(context: RoundContext, way: Way, steps: Sequence[Step]) -> Plan:
+    bottleneck = context.parent_result.bottleneck
+    technique = _technique(steps)
+    rationale = list(_explained(steps))
+    memory, follows = _remembered(technique, bottleneck, context)
+    rationale += [memory] if memory else []
+    rationale.append(f"The best of {way.priced} kernels that were priced on the way.")
     return Plan(
         id=f"plan-{context.round:03d}",
-        title=idea.title,
-        technique=idea.technique,
+        title=_title(steps),
+        technique=technique,
         bottleneck=bottleneck,
-        expected_gain_us=max(0.0, idea.gain_us),
+        expected_gain_us=max(0.0, _gain_us(steps)),
         rationale=" ".join(rationale),
-        details=as_details(idea.names),
-        parent_id=None if idea.root.id == context.parent.id else idea.root.id,
+        details=as_details(steps),
+        parent_id=context.parent.id,
         by_tool=True,
-        follows=ideas[0].follows,
+        follows=follows,
     )
 
 
-def _steps_explained(idea: Idea) -> list[str]:
-    """A sentence for each step: why it is legal, which cost it takes away, and what that comes to."""
-    sentences = []
-    before_us = idea.root_us
-    for number, site in enumerate(idea.path, 1):
-        assert site.predicted_gain_us is not None
-        after_us = before_us - site.predicted_gain_us
-        which = f"Step {number}, {site.what}: legal" if len(idea.path) > 1 else "Legal"
-        adds_up = site.predicted_gain_us > 0
-        by_itself = "a tie; the next step adds to it" if adds_up else "this does not pay; it opens the next step"
-        opens = f" (by itself {by_itself})" if number < len(idea.path) else ""
-        sentences.append(
-            f"{which} because {site.why_legal}. Faster because {site.why_faster}: simulated at the full shape, "
-            f"{before_us:,.1f} µs become {after_us:,.1f} µs{opens}."
-        )
-        before_us = after_us
-    return sentences
+def _title(steps: Sequence[Step]) -> str:
+    if len(steps) <= MOST_TOLD:
+        return ", then ".join(step.what for step in steps)
+    times = Counter(step.name.rule for step in steps)
+    names = (f"{name} x{times[name]}" if times[name] > 1 else name for name in times)
+    return f"{len(steps)} steps at once: {', '.join(names)}"
 
 
-def _weigh(idea: Idea, bottleneck: Bottleneck, context: RoundContext) -> tuple[float, str, tuple[str, ...]]:
-    """How much more (or less) than its predicted gain an idea counts, after what was measured before; why; and the keys
-    of what says so. What misled where it was followed counts less, either way."""
-    weight, memory, by = _weighed_by(idea, bottleneck, context)
-    if by is None:
-        return weight, memory, ()
-    return 1 + (weight - 1) * min(1.0, by.usefulness), memory, (by.key,)
+def _technique(steps: Sequence[Step]) -> str:
+    """The rule that gains most."""
+    gains: dict[str, float] = {}
+    for step in steps:
+        gains[step.name.rule] = gains.get(step.name.rule, 0.0) + step.gain_us
+    return max(gains, key=lambda name: gains[name])
 
 
-def _weighed_by(idea: Idea, bottleneck: Bottleneck, context: RoundContext) -> tuple[float, str, Experience | None]:
-    technique = idea.technique
+def _explained(steps: Sequence[Step]) -> Iterator[str]:
+    """A sentence for each step: what it does, why that is faster, and what it comes to."""
+    told: set[str] = set()
+    for number, step in enumerate(steps, 1):
+        which = f"Step {number}, {step.what}" if len(steps) > 1 else step.what[:1].upper() + step.what[1:]
+        why = f" ({step.why.rstrip('.')})" if step.why and step.why not in told else ""
+        told.add(step.why)
+        assert step.after_us is not None, "a way runs on the machine"
+        yield f"{which}{why}: simulated at the full shape, {step.before_us:,.1f} µs become {step.after_us:,.1f} µs."
+
+
+def _remembered(technique: str, bottleneck: Bottleneck, context: RoundContext) -> tuple[str, tuple[str, ...]]:
+    """What memory says of a technique, as a sentence, and the key of what says so; may be nothing."""
     same = [e for e in context.experiences if e.technique == technique]
-    here = [e for e in same if e.kernel == context.task.name]
-    for experience in here:
-        if experience.title == idea.title:
-            if experience.is_win:
-                return 2.0, f"Memory: this very change won on this task before ({_strength(experience)}).", experience
-            refused = f"Memory: this very change did not pay on this task before ({_strength(experience)})."
-            return 0.1, refused, experience
-    for experience in here:
-        if experience.is_win:
-            return 1.5, f"Memory: {technique} won on this task before ({_strength(experience)}).", experience
+    for experience in same:
+        if experience.kernel == context.task.name and experience.is_win:
+            return f"Memory: {technique} won on this task before ({_strength(experience)}).", (experience.key,)
     on_bottleneck = [e for e in same if e.bottleneck == bottleneck.value]
     wins = [e for e in on_bottleneck if e.is_win]
     losses = [e for e in on_bottleneck if not e.is_win]
     if _trust(wins) > _trust(losses):
         won = f"Memory: {technique} won on {bottleneck.value} kernels before ({_strength(wins[0])})."
-        return 1.2, won, wins[0]
+        return won, (wins[0].key,)
     if losses:
-        return 0.8, f"Memory: {technique} did not pay on {bottleneck.value} kernels before.", losses[0]
-    return 1.0, "", None
+        return f"Memory: {technique} did not pay on {bottleneck.value} kernels before.", (losses[0].key,)
+    return "", ()
 
 
 def _trust(experiences: Iterable[Experience]) -> int:
-    return sum(e.confirmed - e.refuted for e in experiences)
+    return sum(map(_strength_of, experiences))
+
+
+def _strength_of(experience: Experience) -> int:
+    return experience.confirmed - experience.refuted
 
 
 def _strength(experience: Experience) -> str:
@@ -296,13 +240,17 @@ def _strength(experience: Experience) -> str:
 
 
 class CatalogueExecutor:
+    def __init__(self, trees: KernelTrees) -> None:
+        self._trees = trees
+
     def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
         """Raises UnusableReply when the plan's site is gone, CannotRepair when its result was refused."""
         if feedback:
             raise CannotRepair(f"the catalogue has no second version of {plan.technique}: {feedback[-1].message}")
+        steps = [name for name, _ in steps_in(plan.details)]
+        if not steps:
+            raise UnusableReply(f"plan {plan.id} was not made by the catalogue")
         try:
-            return carried_out(context.parent.source, rewrites_in(plan.details), context.task.around)
-        except (NotRewrites, KeyError) as error:
-            raise UnusableReply(f"plan {plan.id} was not made by the catalogue: {error}") from error
-        except TransformError as error:
+            return self._trees.carried_out(context.parent.source, steps)
+        except (NoTree, StepRefused) as error:
             raise UnusableReply(f"{plan.technique} cannot be applied: {error}") from error

@@ -1,6 +1,6 @@
 """What a kernel declares tunable is not proposed but swept: its values are priced, and the best are the candidate.
 
-Whoever writes the kernel, a model or a transform, decides its structure and says in TUNABLES which values its sizes may
+Whoever writes the kernel, a model or a person, decides its structure and says in TUNABLES which values its sizes may
 take. No model is asked for numbers, and nothing is evaluated for them.
 """
 
@@ -12,19 +12,14 @@ from dataclasses import dataclass
 from itertools import combinations, islice, product
 
 from accelopt_core.candidate import Plan, source_hash
-from accelopt_core.catalogue.rewrites import Predict
 from accelopt_core.evaluation import microseconds
+from accelopt_core.languages.tunables import declared_tunables, with_value
+from accelopt_core.ports import Predict
 from accelopt_core.proposer import Executor, Feedback, RoundContext
-from accelopt_core.task import Surroundings
-from accelopt_core.transforms.base import AnalysisContext, NotAKernel, TransformError, parse_kernel
-from accelopt_core.transforms.printing import text_of_module
-from accelopt_core.transforms.retile import Retile
 from nki_sim.ties import LEAST_GAIN
 
 MOST = 24
 """Settings of one kernel that are priced, where a search keeps an archive and nobody says otherwise."""
-
-_RETILE = Retile()
 
 
 @dataclass(frozen=True)
@@ -39,23 +34,15 @@ class Setting:
         return ", ".join(f"{name} = {value}" for name, value in self.values) or "as written"
 
 
-def settings_of(source: str, around: Surroundings, most: int) -> tuple[Setting, ...]:
+def settings_of(source: str, most: int) -> tuple[Setting, ...]:
     """The kernel as it was written, then its other settings: first one value changed, then all combinations, `most` in
     all. What cannot be read or declares nothing has the one setting."""
-    written = Setting((), source)
-    choices: dict[str, list[int]] = {}
-    try:
-        for site in _RETILE.analyze(parse_kernel(source, around.entry_points, around), AnalysisContext()):
-            name, _, value = site.key.partition("=")
-            choices.setdefault(name, []).append(int(value))
-    except NotAKernel:
-        return (written,)
-    found = [written]
+    choices = {
+        each.name: [value for value in each.legal if value != each.value] for each in declared_tunables(source).tunables
+    }
+    found = [Setting((), source)]
     for changes in islice(_combinations(choices), most - 1):
-        try:
-            found.append(Setting(tuple(changes.items()), _changed(source, around, changes)))
-        except TransformError:  # declared legal, and gone with another value
-            continue
+        found.append(Setting(tuple(changes.items()), _changed(source, changes)))
     return tuple(found)
 
 
@@ -67,9 +54,10 @@ def _combinations(choices: Mapping[str, list[int]]) -> Iterator[dict[str, int]]:
                 yield dict(zip(names, values))
 
 
-def _changed(source: str, around: Surroundings, changes: Mapping[str, int]) -> str:
+def _changed(source: str, changes: Mapping[str, int]) -> str:
     for name, value in changes.items():
-        source = text_of_module(_RETILE.apply(parse_kernel(source, around.entry_points, around), f"{name}={value}"))
+        (tunable,) = (each for each in declared_tunables(source).tunables if each.name == name)
+        source = with_value(source, tunable, value)
     return source
 
 
@@ -94,7 +82,7 @@ class SweepingExecutor:
     def _swept(self, source: str, context: RoundContext, plan: Plan, failed: set[str]) -> str:
         evaluated = {attempt.content_hash for attempt in context.history if not attempt.is_open}
         tried = failed | evaluated | {context.parent.content_hash}
-        written, *others = settings_of(source, context.task.around, self._most)
+        written, *others = settings_of(source, self._most)
         fresh = [each for each in others if source_hash(each.source) not in tried]
         if not fresh:
             return source

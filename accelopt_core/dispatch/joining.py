@@ -27,19 +27,19 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import keyword
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import libcst as cst
-
 from accelopt_core.candidate import parsed
 from accelopt_core.dispatch.guards import conditions
-from accelopt_core.dispatch.kernel_file import TUNABLES, CannotJoin, KernelFile, TopStatement
+from accelopt_core.dispatch.kernel_file import CannotJoin, KernelFile, TopStatement, is_main
+from accelopt_core.languages.tunables import DECLARATION
 from accelopt_core.toolchain import ArgumentSpec
-from accelopt_core.transforms.printing import text_of_module
-from accelopt_core.transforms.syntax import descendants, replace_nodes
+from nki_sim.migrate.edits import Source
 
 AS_GIVEN = "as_given"
 _LANGUAGES = ("nki.language", "neuronxcc.nki.language")
@@ -83,7 +83,7 @@ def joined(source: str, variants: Sequence[Variant], entry_points: tuple[str, ..
         with _said_of(number):
             written.append(_Part(given, file, number, variant, taken))
     result = _file(given, written, taken)
-    ast.parse(result)
+    parsed(result)
     return result
 
 
@@ -104,13 +104,11 @@ def _check(given: KernelFile, variant: KernelFile, branches: Sequence[Branch]) -
     """Raises CannotJoin where one cannot be called in place of the other."""
     for branch in branches:
         variant.by_position(len(branch.arguments))
-    if meant := sorted(variant.free & {name for each in given.statements for name in each.binds}):
-        raise CannotJoin(f"{meant[0]} is another thing in it than in the input kernel's file")
+    if meant := variant.free & given.bound:
+        raise CannotJoin(f"{min(meant)} is another thing in it than in the input kernel's file")
     if new := variant.future - given.future:
-        raise CannotJoin(
-            f"it has `from __future__ import {min(new).partition('.')[2]}`, which the input kernel has not"
-        )
-    decorators = [[file.code(each.decorator) for each in file.decorators[0]] for file in (given, variant)]
+        raise CannotJoin(f"it has `from __future__ import {min(new)}`, which the input kernel has not")
+    decorators = [[ast.unparse(each) for each in file.decorators[0]] for file in (given, variant)]
     if decorators[0] != decorators[1]:
         raise CannotJoin(f"its decorators are {decorators[1]}, and those of the input kernel {decorators[0]}")
 
@@ -140,78 +138,74 @@ class _Part:
     def __init__(self, given: KernelFile, file: KernelFile, number: int, variant: Variant, taken: _Names) -> None:
         self.branches = variant.branches
         shared = _shared(given, file)
-        own = [each for each in file.statements if each not in shared and not _declares(file, each)]
+        own = [each for each in file.statements if each not in shared and each is not file.declaration]
         same_imports = _same_imports(given, file)
         bound = frozenset[str]().union(*(each.binds for each in own)) - same_imports
         self._names = {name: taken.fresh(name, f"v{number}") for name in sorted(bound)}
         self.kernel = self._names[file.name]
         self.tunables = {self._names[n]: values for n, values in file.tunables.items() if n in self._names}
-        statements = list(self._statements(file, own, same_imports))
         said = f"# --- variant {number}: {'; '.join(branch.shape for branch in variant.branches)} ---"
-        space = cst.EmptyLine(indent=False)
-        lines = [space, space, cst.EmptyLine(indent=False, comment=cst.Comment(said)), space]
-        self.statements = [statements[0].with_changes(leading_lines=lines), *statements[1:]]
+        texts = "".join(text for each in own for text in self._texts(file, each, same_imports))
+        self.text = f"\n\n{said}\n\n{texts.lstrip()}"
 
-    def _statements(
-        self, file: KernelFile, own: Sequence[TopStatement], same_imports: frozenset[str]
-    ) -> Iterator[cst.BaseStatement]:
-        for each in own:
-            if each.imports is not None:
-                yield from self._imports(each, same_imports)
-                continue
-            if any(isinstance(node, (cst.Import, cst.ImportFrom)) for node in _outside_of_functions(each.node)):
-                raise CannotJoin(f"it imports {min(each.binds)} in a block, in another way than the input kernel")
-            yield self._renamed(file, each.node)
+    def _texts(self, file: KernelFile, line: TopStatement, same_imports: frozenset[str]) -> Iterator[str]:
+        if line.only_imports:
+            yield from self._imports(line, same_imports)
+            return
+        plain = (node for node in line.nodes if not isinstance(node, (ast.FunctionDef, ast.ClassDef)))
+        if any(isinstance(inner, (ast.Import, ast.ImportFrom)) for node in plain for inner in ast.walk(node)):
+            raise CannotJoin(f"it imports {min(line.binds)} in a block, in another way than the input kernel")
+        yield self._renamed(file, line)
 
-    def _imports(self, line: TopStatement, same: frozenset[str]) -> Iterator[cst.BaseStatement]:
+    def _imports(self, line: TopStatement, same: frozenset[str]) -> Iterator[str]:
         """One line for each name that the input kernel's file does not import alike."""
-        assert isinstance(line.node, cst.SimpleStatementLine)
-        for small in line.node.body:
-            assert isinstance(small, (cst.Import, cst.ImportFrom)) and not isinstance(small.names, cst.ImportStar)
-            for alias in small.names:
-                bound = _bound_by_import(alias)
-                if bound in same:
-                    if isinstance(small, cst.Import) and alias.asname is None and isinstance(alias.name, cst.Attribute):
-                        kept = alias.with_changes(comma=cst.MaybeSentinel.DEFAULT)
-                        yield cst.SimpleStatementLine([small.with_changes(names=[kept])])  # loads a module inside
-                    continue
-                if isinstance(small, cst.Import) and alias.asname is None and isinstance(alias.name, cst.Attribute):
+        for node in line.nodes:
+            assert isinstance(node, (ast.Import, ast.ImportFrom))
+            for alias in node.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                loads_inner = bound != (alias.asname or alias.name)
+                if bound not in same and loads_inner:
                     raise CannotJoin(f"it imports {bound}, in another way than the input kernel")
-                name = cst.AsName(cst.Name(self._names[bound]))
-                made = alias.with_changes(asname=name, comma=cst.MaybeSentinel.DEFAULT)
-                yield cst.SimpleStatementLine([small.with_changes(names=[made])])
+                if bound not in same or loads_inner:
+                    one = copy.copy(node)
+                    one.names = [alias if loads_inner else ast.alias(alias.name, self._names[bound])]
+                    yield f"{ast.unparse(one)}\n"
 
-    def _renamed(self, file: KernelFile, node: cst.BaseStatement) -> cst.BaseStatement:
-        changes: dict[cst.CSTNode, cst.CSTNode] = {
-            inner: inner.with_changes(value=self._names[inner.value])
-            for inner in descendants(node)
-            if isinstance(inner, cst.Name) and inner.value in self._names and file.scopes.is_global(inner)
-        }
-        is_entry = node is file.entry
-        if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
-            changes[node.name] = node.name.with_changes(value=self._names[node.name.value])
-        made = replace_nodes(node, changes)
-        assert isinstance(made, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
-        if is_entry:
-            assert isinstance(made, cst.FunctionDef)
-            return made.with_changes(decorators=made.decorators[len(file.decorators[0]) :])
-        return made
+    def _renamed(self, file: KernelFile, line: TopStatement) -> str:
+        new: dict[ast.AST, str] = {n: self._names[n.id] for n in line.names.outside() if n.id in self._names}
+        defined = line.node.name if isinstance(line.node, (ast.FunctionDef, ast.ClassDef)) else ""
+        if others := line.binds - {defined, *(name.id for name in new if isinstance(name, ast.Name))}:
+            raise CannotJoin(f"it binds {min(others)} at its top level by an `except` or a `case`")
+        for node in (inner for each in line.nodes for inner in ast.walk(each)):
+            inside = [each for each in ast.walk(node) if each in new] if isinstance(node, ast.JoinedStr) else []
+            if inside:  # written anew as a whole: where in it they stand Python says from 3.12 on only
+                made = {id(name): ast.Name(new.pop(name), ast.Load()) for name in inside}
+                new[node] = ast.unparse(copy.deepcopy(node, made))
+        return _text(file, line, new, self._names[defined] if defined else "")
 
 
-def _outside_of_functions(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    if not isinstance(node, (cst.FunctionDef, cst.ClassDef)):
-        yield from descendants(node)
+def _text(file: KernelFile, line: TopStatement, new: Mapping[ast.AST, str], name: str) -> str:
+    """Of a statement with what is above it: other expressions in it, another name of the function or class that it
+    defines, and no decorators of NKI."""
+    source = Source(file.text)
+    for node, text in new.items():
+        assert isinstance(node, ast.expr)
+        source.replace(node, text)
+    if isinstance(line.node, (ast.FunctionDef, ast.ClassDef)):
+        start = source.span(line.node)[0]
+        found = re.compile(rf"(?:def|class)[\s\\]+({line.node.name})\b").match(file.text, start)
+        assert found is not None
+        source.replace_range(*found.span(1), name)
+    if line.node is file.entry:
+        source.replace_range(line.start, _after_decorators(file), "")
+    made = source.result()
+    return made[line.begin : line.end + len(made) - len(file.text)]
 
 
-def _bound_by_import(alias: cst.ImportAlias) -> str:
-    if alias.asname is not None:
-        assert isinstance(alias.asname.name, cst.Name)
-        return alias.asname.name.value
-    name = alias.name
-    while isinstance(name, cst.Attribute):
-        assert isinstance(name.value, (cst.Name, cst.Attribute))
-        name = name.value
-    return name.value
+def _after_decorators(file: KernelFile) -> int:
+    """Where the kernel begins behind those of NKI."""
+    first: ast.expr | ast.stmt = file.decorators[1][0] if file.decorators[1] else file.entry
+    return Source(file.text).offset(first.lineno, 0)
 
 
 # --- what both files have -------------------------------------------------------------------------
@@ -219,28 +213,27 @@ def _bound_by_import(alias: cst.ImportAlias) -> str:
 
 def _same_imports(given: KernelFile, file: KernelFile) -> frozenset[str]:
     """Names that both files have from one place, and from nowhere else."""
-    theirs = given.scopes.imported()
-    return frozenset(name for name, origin in file.scopes.imported().items() if theirs.get(name) == origin)
+    return frozenset(name for name, origin in file.imported.items() if given.imported.get(name) == origin)
 
 
 def _shared(given: KernelFile, file: KernelFile) -> frozenset[TopStatement]:
     """Statements of the variant that say the very same in the input kernel's file, of things that do not change."""
-    there = {each.text: each for each in given.statements}
+    there = {each.dump: each for each in given.statements}
     changed = given.changed | file.changed
     alike = {
         each
         for each in file.statements
-        if each.text in there
+        if each.dump in there
         and each.node is not file.entry
-        and there[each.text].node is not given.entry
-        and (each.imports is not None or _does_not_change(each.node))
+        and there[each.dump].node is not given.entry
+        and (each.only_imports or (each.node is not None and _does_not_change(each.node)))
         and not each.binds & {*given.tunables, *file.tunables, *changed}
         and all(_bound_once(of, name) for of in (given, file) for name in each.binds)
     }
     imported = _same_imports(given, file)
     while True:
         known = frozenset[str]().union(imported, *(each.binds for each in alike))
-        gone = {each for each in alike if not each.uses - each.binds <= known}
+        gone = {each for each in alike if not file.uses(each) - each.binds <= known}
         if not gone:
             return frozenset(alike)
         alike -= gone
@@ -251,102 +244,91 @@ def _bound_once(file: KernelFile, name: str) -> bool:
 
 
 _PLAIN = (
-    cst.Name, cst.Integer, cst.Float, cst.SimpleString, cst.Tuple, cst.Element, cst.UnaryOperation, cst.BinaryOperation,
-    cst.Attribute, cst.BaseUnaryOp, cst.BaseBinaryOp, cst.LeftParen, cst.RightParen, cst.Comma, cst.Dot,
+    ast.Name, ast.Constant, ast.Tuple, ast.UnaryOp, ast.BinOp, ast.Attribute, ast.unaryop, ast.operator,
+    ast.expr_context,
 )  # fmt: skip
 
 
-def _does_not_change(node: cst.CSTNode) -> bool:
+def _does_not_change(node: ast.stmt) -> bool:
     """A class of such, a function whose defaults do not, a name for a value of numbers, text and tuples, or imports."""
-    if isinstance(node, cst.ClassDef):
-        inside = node.body.body
-        lines = [each for each in inside if isinstance(each, cst.SimpleStatementLine)]
-        return all(map(_does_not_change, set(inside) - set(lines))) and all(
-            isinstance(small, cst.Pass)
-            or (isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString))
-            or (isinstance(small, (cst.Assign, cst.AnnAssign)) and (small.value is None or _is_member(small.value)))
-            for line in lines
-            for small in line.body
-        )
-    if isinstance(node, cst.FunctionDef):
-        taken = node.params
-        defaults = [each.default for each in (*taken.posonly_params, *taken.params, *taken.kwonly_params)]
-        return not node.decorators and all(_is_plain(each) for each in defaults if each is not None)
-    if isinstance(node, (cst.Try, cst.If)):  # which of several modules there is
-        lines = [each for each in descendants(node) if isinstance(each, cst.SimpleStatementLine)]
-        smalls = [small for line in lines for small in line.body]
-        return all(isinstance(small, (cst.Import, cst.ImportFrom, cst.Pass)) for small in smalls)
-    small = node.body[0] if isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1 else None
-    if isinstance(small, cst.Assign):
-        return all(isinstance(each.target, cst.Name) for each in small.targets) and _is_plain(small.value)
+    if isinstance(node, ast.ClassDef):
+        return all(map(_is_member, node.body))
+    if isinstance(node, ast.FunctionDef):
+        defaults = [each for each in (*node.args.defaults, *node.args.kw_defaults) if each is not None]
+        return not node.decorator_list and all(map(_is_plain, defaults))
+    if isinstance(node, (ast.Try, ast.If)):  # which of several modules there is
+        inside = [each for each in ast.walk(node) if isinstance(each, ast.stmt)]
+        return all(isinstance(each, (ast.Import, ast.ImportFrom, ast.Pass, ast.Try, ast.If)) for each in inside)
+    if isinstance(node, ast.Assign):
+        return all(isinstance(target, ast.Name) for target in node.targets) and _is_plain(node.value)
     return False
 
 
-def _is_member(value: cst.BaseExpression) -> bool:
-    """Of an enumeration, `auto()`, or a plain value."""
-    return _is_plain(value.func if isinstance(value, cst.Call) and not value.args else value)
+def _is_member(node: ast.stmt) -> bool:
+    """Of a class: a docstring, or a plain value; of an enumeration also `auto()`."""
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        value = node.value
+        return value is None or _is_plain(value.func if isinstance(value, ast.Call) and not _given(value) else value)
+    docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return docstring or isinstance(node, ast.Pass) or _does_not_change(node)
 
 
-def _is_plain(value: cst.CSTNode) -> bool:
-    return all(isinstance(node, _PLAIN) for node in descendants(value))
+def _given(call: ast.Call) -> bool:
+    return bool(call.args or call.keywords)
 
 
-def _declares(file: KernelFile, line: TopStatement) -> bool:
-    return bool(file.tunables) and line.binds == {TUNABLES}
+def _is_plain(value: ast.expr) -> bool:
+    return all(isinstance(node, _PLAIN) for node in ast.walk(value))
 
 
 # --- the file -------------------------------------------------------------------------------------
 
 
 def _file(given: KernelFile, parts: Sequence[_Part], taken: _Names) -> str:
-    body: list[cst.BaseStatement] = []
+    texts: list[str] = []
+    main: list[str] = []
     as_given = taken.fresh(given.name, AS_GIVEN)
     tunables = {**given.tunables}
     for part in parts:
         tunables |= part.tunables
-    declared = False
-    for line in given.module.body:
-        assert isinstance(line, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
-        if line in given.main:
-            continue
-        if line is given.entry:
-            before, inside = given.decorators
-            name = cst.Name(as_given)
-            body.append(given.entry.with_changes(name=name, decorators=inside))
-            body += _dispatcher(given, parts, as_given, taken, before)
-        elif given.tunables and any(each.node is line and _declares(given, each) for each in given.statements):
-            body.append(_declaration(tunables, given).with_changes(leading_lines=line.leading_lines))
-            declared = True
+    for line in given.lines:
+        if is_main(line.nodes[0]):
+            main.append(given.text[line.begin : line.end])
+        elif line.node is given.entry:
+            decorators = given.text[line.start : _after_decorators(given)]
+            texts += [_text(given, line, {}, as_given), *_dispatcher(given, parts, as_given, taken, decorators)]
+        elif line is given.declaration and tunables:
+            texts += [given.text[line.begin : line.start], _declaration(tunables)]
         else:
-            body.append(line)
-    for part in parts:
-        body += part.statements
-    if tunables and not declared and not any(TUNABLES in each.binds for each in given.statements):
-        body.append(_declaration(tunables, given).with_changes(leading_lines=[cst.EmptyLine(indent=False)]))
-    return text_of_module(given.module.with_changes(body=[*body, *given.main]))
+            texts.append(given.text[line.begin : line.end])
+    texts += [part.text for part in parts]
+    if tunables and DECLARATION not in given.bound:
+        texts += ["\n", _declaration(tunables)]
+    return "".join([*texts, *main, given.text[given.lines[-1].end :]])
 
 
-def _declaration(tunables: Mapping[str, tuple[int, ...]], given: KernelFile) -> cst.SimpleStatementLine:
+def _declaration(tunables: Mapping[str, tuple[int, ...]]) -> str:
     said = [f'"{name}": {values!r}' for name, values in tunables.items()]
-    text = f"{TUNABLES} = {{{', '.join(said)}}}"
+    text = f"{DECLARATION} = {{{', '.join(said)}}}\n"
     if len(text) > _WIDTH:
-        text = "\n".join([f"{TUNABLES} = {{", *(f"    {each}," for each in said), "}"])
-    made = _statement(text, given)
-    assert isinstance(made, cst.SimpleStatementLine)
-    return made
+        text = "\n".join([f"{DECLARATION} = {{", *(f"    {each}," for each in said), "}\n"])
+    return text
 
 
 def _dispatcher(
-    given: KernelFile, parts: Sequence[_Part], as_given: str, taken: _Names, decorators: Sequence[cst.Decorator]
-) -> list[cst.BaseStatement]:
+    given: KernelFile, parts: Sequence[_Part], as_given: str, taken: _Names, decorators: str
+) -> Iterator[str]:
     parameters = given.parameters
     names = {each.name for each in parameters}
-    before: list[cst.BaseStatement] = []
-    language = next((n for n, o in given.scopes.imported().items() if o in _LANGUAGES and n not in names), "")
+    language = next((n for n, o in given.imported.items() if o in _LANGUAGES and n not in names), "")
     if not language:
         language = taken.fresh("nl", "of_shapes")
-        line = _statement(f"import nki.language as {language}", given)
-        before.append(line.with_changes(leading_lines=[cst.EmptyLine(indent=False)]))
+        yield f"\nimport nki.language as {language}\n"
+    source = Source(given.text)
+    first = given.entry.body[0]
+    body = (*getattr(first, "decorator_list", ()), first)[0]
+    signature = given.text[source.span(given.entry)[0] : source.span(body)[0]].rstrip("@ \t\r\n")
+    yield f"\n\n{decorators}{signature}\n"
     result = taken.fresh("result", "here") if "result" in names else "result"
     all_given = ", ".join(f"{each.name}={each.name}" if each.by_keyword else each.name for each in parameters)
     lines = [f'"""At the shapes below, of these element types and values, a variant; else `{as_given}`."""']
@@ -358,18 +340,7 @@ def _dispatcher(
         lines += [*_branch("elif" if number else "if", holds, branch.shape)]
         lines += [f"    {result} = {part.kernel}({those_given})"]
     lines += ["else:", f"    {result} = {as_given}({all_given})", f"return {result}"]
-    text = f"def {given.name}():\n" + "".join(f"    {line}\n" for line in lines)
-    made = _statement(text, given)
-    assert isinstance(made, cst.FunctionDef)
-    entry = given.entry
-    blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
-    return [
-        *before,
-        made.with_changes(
-            params=entry.params, returns=entry.returns, decorators=decorators, leading_lines=blank,
-            whitespace_before_params=entry.whitespace_before_params,
-        ),
-    ]  # fmt: skip
+    yield "".join(f"    {line}\n" for line in lines)
 
 
 def _branch(word: str, holds: Sequence[str], shape: str) -> list[str]:
@@ -378,8 +349,3 @@ def _branch(word: str, holds: Sequence[str], shape: str) -> list[str]:
         return [short]
     first, *others = holds
     return [f"{word} (  # {shape}", f"    {first}", *(f"    and {each}" for each in others), "):"]
-
-
-def _statement(text: str, given: KernelFile) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
-    parsed(text)
-    return cst.parse_statement(text, config=given.module.config_for_parsing)

@@ -6,23 +6,19 @@ What cannot be told apart from another file's soundly is refused by name.
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import libcst as cst
-
 from accelopt_core.candidate import parsed
-from accelopt_core.transforms.base import NotAKernel, parse_kernel
-from accelopt_core.transforms.kernel_code import find_kernel
-from accelopt_core.transforms.scopes import Scopes, bound_by
-from accelopt_core.transforms.syntax import children, descendants, parents_in
+from accelopt_core.dispatch.names import Names
+from accelopt_core.languages.tunables import DECLARATION, declared_tunables
+from nki_sim.migrate.edits import Source
 
-TUNABLES = "TUNABLES"
 _BY_NAME = frozenset({"globals", "vars", "eval", "exec", "__import__", "locals"})
 """Of Python's functions, those that reach names by text."""
 _OF_NKI = ("nki.", "neuronxcc.nki.")
-_INNER = (cst.FunctionDef, cst.ClassDef, cst.Lambda, cst.BaseComp)
 
 
 class CannotJoin(Exception):
@@ -37,32 +33,50 @@ class Parameter:
     by_keyword: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TopStatement:
-    """A statement at the top level of a file."""
+    """A statement at the top level of a file, or several on one line; with the comments above it."""
 
-    node: cst.SimpleStatementLine | cst.BaseCompoundStatement
-    binds: frozenset[str]
-    uses: frozenset[str]
-    """Names of the file's own top level."""
-    text: str
-    """Of its syntax tree: the same for statements that differ in white space and comments only."""
-    imports: tuple[tuple[str, str], ...] | None
-    """If it imports and does nothing else: each name, and what it is in full."""
+    nodes: tuple[ast.stmt, ...]
+    begin: int
+    """Where the empty lines and comments above it begin in the file's text; `start`: where it does itself."""
+    start: int
+    end: int
+    names: Names
+
+    @cached_property
+    def node(self) -> ast.stmt | None:
+        """The one that it is."""
+        return self.nodes[0] if len(self.nodes) == 1 else None
+
+    @cached_property
+    def binds(self) -> frozenset[str]:
+        return frozenset(self.names.top.bound)
+
+    @cached_property
+    def dump(self) -> str:
+        """The same for statements that differ in white space and comments only."""
+        return "".join(map(ast.dump, self.nodes))
+
+    @property
+    def only_imports(self) -> bool:
+        return all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in self.nodes)
 
 
 class KernelFile:
     """Raises CannotJoin."""
 
     def __init__(self, source: str, entry_points: tuple[str, ...]) -> None:
+        self.text = source if source.endswith("\n") else f"{source}\n"
         try:
-            self.module = parse_kernel(source).tree
-            self.entry = find_kernel(self.module, entry_points)
-        except NotAKernel as error:
-            raise CannotJoin(str(error)) from None
-        self.scopes = Scopes(self.module)
+            self.tree = parsed(self.text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise CannotJoin(f"the kernel's text cannot be parsed: {error}") from None
+        self.entry = _entry(self.tree, entry_points)
+        self.lines = tuple(_lines(self.tree, Source(self.text)))
+        """With the docstring, `__future__`, `__all__` and `if __name__ == "__main__":`."""
+        self.statements = tuple(line for line in self.lines if not _is_apart(line))
         self._refuse()
-        self.statements = tuple(map(self._statement, self._plain()))
         if sum(self.name in each.binds for each in self.statements) != 1:
             raise CannotJoin(f"{self.name} is bound again after its def")
         self.decorators = self._decorators()
@@ -70,65 +84,67 @@ class KernelFile:
     @property
     def name(self) -> str:
         """Of the kernel."""
-        return self.entry.name.value
+        return self.entry.name
 
     @cached_property
     def all_names(self) -> frozenset[str]:
         """Every word of the file that is a name of anything."""
-        return frozenset(node.value for node in descendants(self.module) if isinstance(node, cst.Name))
+        return frozenset(_words(self.tree))
+
+    @cached_property
+    def bound(self) -> frozenset[str]:
+        """The names of its top level."""
+        return frozenset[str]().union(*(each.binds for each in self.lines))
 
     @cached_property
     def free(self) -> frozenset[str]:
         """Names that it takes from Python itself, and any that are missing."""
-        names = (node for node in descendants(self.module) if isinstance(node, cst.Name))
-        return frozenset(node.value for node in names if self.scopes.is_free(node))
+        return frozenset(name.id for each in self.lines for name in each.names.outside()) - self.bound
+
+    @cached_property
+    def imported(self) -> Mapping[str, str]:
+        """At the top level, and by nothing else bound there: where each name comes from."""
+        origins: dict[str, set[str]] = defaultdict(set)
+        for line in self.lines:
+            for name, found in line.names.top.bound.items():
+                origins[name] |= found
+        return {name: min(found) for name, found in origins.items() if len(found) == 1 and "" not in found}
+
+    def uses(self, line: TopStatement) -> frozenset[str]:
+        """Names of the file's own top level."""
+        return frozenset(name.id for name in line.names.outside()) & self.bound
 
     @cached_property
     def changed(self) -> frozenset[str]:
         """Names of things that are not as their own statement left them: of which it sets attributes or items anywhere,
         or that its top level hands to something that may; and whatever else those are names for."""
-        names = set(_stored_into(parsed(self.module.code)))
+        names = set(_stored_into(self.tree))
+        plain = (ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom)
         for each in self.statements:
-            if isinstance(each.node, (cst.FunctionDef, cst.ClassDef)) or each.imports is not None:
-                continue
-            small = each.node.body[0] if isinstance(each.node, cst.SimpleStatementLine) else None
-            if not isinstance(small, (cst.Assign, cst.AnnAssign, cst.ImportFrom, cst.Import)):
-                names |= each.uses
+            if not all(isinstance(node, plain) for node in each.nodes):
+                names |= self.uses(each)
         while True:
-            more = frozenset[str]().union(*(each.uses for each in self.statements if self._is_alias(each, names)))
+            more = frozenset[str]().union(*(self.uses(each) for each in self.statements if _is_alias(each, names)))
             if more <= names:
                 return frozenset(names)
             names |= more
 
-    def _is_alias(self, line: TopStatement, names: set[str]) -> bool:
-        small = line.node.body[0] if isinstance(line.node, cst.SimpleStatementLine) else None
-        return isinstance(small, (cst.Assign, cst.AnnAssign)) and bool(line.binds & names)
-
     @cached_property
     def future(self) -> frozenset[str]:
         """What it imports from `__future__`."""
-        return frozenset(
-            origin
-            for line in self.module.body
-            if _is_future(line)
-            for _, origin in _imports(line)
-        )  # fmt: skip
-
-    @cached_property
-    def main(self) -> tuple[cst.BaseStatement, ...]:
-        """Its `if __name__ == "__main__":` blocks."""
-        return tuple(line for line in self.module.body if _is_main(line))
+        return frozenset[str]().union(*(line.binds for line in self.lines if _is_future(line)))
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """Of the kernel; those that only a keyword gives come last."""
-        given = self.entry.params
-        if isinstance(given.star_arg, cst.Param) or given.star_kwarg is not None:
+        given = self.entry.args
+        if given.vararg is not None or given.kwarg is not None:
             raise CannotJoin(f"{self.name} takes any number of arguments (*args or **kwargs)")
-        plain = [*given.posonly_params, *given.params]
+        plain = [*given.posonlyargs, *given.args]
+        defaults = [*[None] * (len(plain) - len(given.defaults)), *given.defaults, *given.kw_defaults]
         return tuple(
-            Parameter(each.name.value, self.code(each.default) if each.default is not None else None, each not in plain)
-            for each in (*plain, *given.kwonly_params)
+            Parameter(each.arg, ast.unparse(default) if default is not None else None, each not in plain)
+            for each, default in zip((*plain, *given.kwonlyargs), defaults)
         )
 
     @cached_property
@@ -136,7 +152,7 @@ class KernelFile:
         """Parameters that may be None: by their default, or as the kernel compares them with it."""
         compared = (
             {each.id for each in sides if isinstance(each, ast.Name)}
-            for node in ast.walk(parsed(self.code(self.entry)))
+            for node in ast.walk(self.entry)
             if isinstance(node, ast.Compare)
             and any(isinstance(each, ast.Constant) and each.value is None for each in (node.left, *node.comparators))
             for sides in [(node.left, *node.comparators)]
@@ -149,29 +165,24 @@ class KernelFile:
         """Parameters that the kernel asks the type of."""
         return frozenset(
             call.args[0].id
-            for call in ast.walk(parsed(self.code(self.entry)))
+            for call in ast.walk(self.entry)
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
             and call.func.id in ("isinstance", "hasattr", "type")
             and call.args and isinstance(call.args[0], ast.Name)
         )  # fmt: skip
 
     @cached_property
+    def declaration(self) -> TopStatement | None:
+        """Of its tunables, where there is one, which does nothing else, and nobody reads it."""
+        found = [each for each in self.statements if DECLARATION in each.binds]
+        read = any(DECLARATION in self.uses(each) for each in self.statements if each not in found)
+        return found[0] if len(found) == 1 and found[0].binds == {DECLARATION} and not read else None
+
+    @cached_property
     def tunables(self) -> Mapping[str, tuple[int, ...]]:
-        """Declared, and by name; empty where the declaration cannot be read off, or is made of more than one line."""
-        found = [each for each in self.statements if TUNABLES in each.binds]
-        if len(found) != 1 or any(TUNABLES in each.uses - each.binds for each in self.statements):
-            return {}
-        (line,) = found
-        small = line.node.body[0] if isinstance(line.node, cst.SimpleStatementLine) else None
-        if not isinstance(small, (cst.Assign, cst.AnnAssign)) or small.value is None or line.binds != {TUNABLES}:
-            return {}
-        try:
-            values = ast.literal_eval(self.code(small.value).strip())
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return {}
-        if not isinstance(values, dict):
-            return {}
-        return {str(name): tuple(legal) for name, legal in values.items() if isinstance(legal, (tuple, list))}
+        """Legal values by name, of those that a search may change."""
+        declared = declared_tunables(self.text).tunables if self.declaration is not None else ()
+        return {each.name: each.legal for each in declared}
 
     def by_position(self, count: int) -> tuple[Parameter, ...]:
         """The parameters that so many arguments are for. Raises CannotJoin where it cannot be called with those."""
@@ -183,63 +194,73 @@ class KernelFile:
                 raise CannotJoin(f"the reference gives it no {each.name}, which has no default")
         return tuple(plain[:count])
 
-    def code(self, node: cst.CSTNode) -> str:
-        return self.module.code_for_node(node)
-
     # --- reading ----------------------------------------------------------------------------------
 
-    def _plain(self) -> Iterator[cst.SimpleStatementLine | cst.BaseCompoundStatement]:
-        """Its statements without docstring, `__future__`, `__all__` and tests at the end."""
-        for place, line in enumerate(self.module.body):
-            if (place == 0 and _is_text(line)) or _is_future(line) or _is_main(line) or _binds(line) == {"__all__"}:
-                continue
-            assert isinstance(line, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
-            yield line
-
-    def _statement(self, node: cst.SimpleStatementLine | cst.BaseCompoundStatement) -> TopStatement:
-        names = (each for each in descendants(node) if isinstance(each, cst.Name))
-        uses = frozenset(each.value for each in names if self.scopes.is_global(each))
-        only_imports = isinstance(node, cst.SimpleStatementLine) and all(
-            isinstance(small, (cst.Import, cst.ImportFrom)) for small in node.body
-        )
-        text = ast.dump(parsed(self.code(node)))
-        return TopStatement(node, _binds(node), uses, text, tuple(_imports(node)) if only_imports else None)
-
-    def _decorators(self) -> tuple[tuple[cst.Decorator, ...], tuple[cst.Decorator, ...]]:
+    def _decorators(self) -> tuple[tuple[ast.expr, ...], tuple[ast.expr, ...]]:
         """NKI's, which come first and go to whoever is called from outside; and those that stay with the body."""
-        given = list(self.entry.decorators)
+        given = self.entry.decorator_list
         of_nki = [self._is_of_nki(each) for each in given]
         outer = of_nki.index(False) if False in of_nki else len(given)
         if any(of_nki[outer:]):
             raise CannotJoin(f"{self.name} has a decorator around that of NKI")
         return tuple(given[:outer]), tuple(given[outer:])
 
-    def _is_of_nki(self, decorator: cst.Decorator) -> bool:
-        called = decorator.decorator
-        return self.scopes.qualified(called.func if isinstance(called, cst.Call) else called).startswith(_OF_NKI)
+    def _is_of_nki(self, decorator: ast.expr) -> bool:
+        first, _, rest = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator).partition(".")
+        return f"{self.imported.get(first, '')}.{rest}".startswith(_OF_NKI)
 
     def _refuse(self) -> None:
-        if patched := set(_stored_into(parsed(self.module.code))) & self.scopes.imported().keys():
+        if patched := set(_stored_into(self.tree)) & self.imported.keys():
             raise CannotJoin(f"it changes what it imports as {min(patched)}, for every other kernel as well")
-        if hidden := self.scopes.hidden_by_classes:
+        if hidden := {name for line in self.lines for each in line.names.classes for name in each.bound} & self.bound:
             raise CannotJoin(f"a class binds {min(hidden)}, which is a name of the file as well")
-        parents = parents_in(self.module)
-        for node in descendants(self.module):
-            if isinstance(node, cst.ImportStar):
+        if by_name := self.free & _BY_NAME:
+            raise CannotJoin(f"it reaches names by their text, with {min(by_name)}()")
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
                 raise CannotJoin("it has `from ... import *`: nobody knows which names that binds")
-            if isinstance(node, cst.Global):
-                raise CannotJoin(f"it changes {node.names[0].name.value} of the file from inside a function")
-            if isinstance(node, cst.Name):
-                if node.value in _BY_NAME and self.scopes.qualified(node) == f"builtins.{node.value}":
-                    raise CannotJoin(f"it reaches names by their text, with {node.value}()")
-                if node.value.startswith("__") and not node.value.endswith("__") and _in_a_class(node, parents):
-                    raise CannotJoin(f"in a class {node.value} is another name than it says")
-        for line in self.module.body:
-            inside = line.body if isinstance(line, (cst.FunctionDef, cst.ClassDef)) else line
-            if inside is line and not isinstance(line, cst.SimpleStatementLine) and not _is_main(line):
-                for node in descendants(line):
-                    if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
-                        raise CannotJoin(f"{node.name.value} is defined in a block of the file's top level")
+            if isinstance(node, ast.Global):
+                raise CannotJoin(f"it changes {node.names[0]} of the file from inside a function")
+            if isinstance(node, ast.ClassDef):
+                for word in _words(node):
+                    if word.startswith("__") and not word.endswith("__"):
+                        raise CannotJoin(f"in a class {word} is another name than it says")
+        for line in self.tree.body:
+            if not isinstance(line, (ast.FunctionDef, ast.ClassDef)) and not is_main(line):
+                for node in ast.walk(line):
+                    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                        raise CannotJoin(f"{node.name} is defined in a block of the file's top level")
+
+
+def _entry(tree: ast.Module, entry_points: tuple[str, ...]) -> ast.FunctionDef:
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    for name in entry_points:
+        found = [function for function in functions if function.name == name]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise CannotJoin(f"{name} is defined {len(found)} times")
+    raise CannotJoin(f"no function called {' or '.join(entry_points)} at the top level")
+
+
+def _lines(tree: ast.Module, source: Source) -> Iterator[TopStatement]:
+    together: list[list[ast.stmt]] = []
+    for node in tree.body:
+        if together and node.lineno == together[-1][-1].end_lineno:
+            together[-1].append(node)
+        else:
+            together.append([node])
+    begin = 0
+    for nodes in together:
+        start, end = source.lines_of(nodes[0])[0], source.lines_of(nodes[-1])[1]
+        if decorators := getattr(nodes[0], "decorator_list", ()):
+            start = source.offset(decorators[0].lineno, 0)
+        yield TopStatement(tuple(nodes), begin, start, end, Names(nodes))
+        begin = end
+
+
+def _is_alias(line: TopStatement, names: set[str]) -> bool:
+    return isinstance(line.nodes[0], (ast.Assign, ast.AnnAssign)) and bool(line.binds & names)
 
 
 def _stored_into(tree: ast.Module) -> Iterator[str]:
@@ -256,52 +277,30 @@ def _stored_into(tree: ast.Module) -> Iterator[str]:
             yield inner.id
 
 
-def _in_a_class(node: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> bool:
-    while node in parents:
-        node = parents[node]
-        if isinstance(node, cst.ClassDef):
-            return True
-    return False
+def _words(tree: ast.AST) -> Iterator[str]:
+    """Whatever is text in a syntax tree, but for the values of literals."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant):
+            for _, value in ast.iter_fields(node):
+                for word in value if isinstance(value, list) else (value,):
+                    if isinstance(word, str):
+                        yield from word.split(".")
 
 
-def _is_text(line: cst.BaseStatement | cst.BaseSmallStatement) -> bool:
-    small = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
-    return isinstance(small, cst.Expr) and isinstance(small.value, (cst.SimpleString, cst.ConcatenatedString))
+def _is_apart(line: TopStatement) -> bool:
+    """Docstring, `__future__`, `__all__`, or a test at the end."""
+    node = line.nodes[0]
+    docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and line.begin == 0
+    return docstring or _is_future(line) or is_main(node) or line.binds == {"__all__"}
 
 
-def _is_future(line: cst.BaseStatement | cst.BaseSmallStatement) -> bool:
-    small = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
-    return (
-        isinstance(small, cst.ImportFrom) and isinstance(small.module, cst.Name) and small.module.value == "__future__"
-    )
+def _is_future(line: TopStatement) -> bool:
+    return isinstance(line.nodes[0], ast.ImportFrom) and line.nodes[0].module == "__future__"
 
 
-def _is_main(line: cst.CSTNode) -> bool:
-    if not (isinstance(line, cst.If) and line.orelse is None and isinstance(line.test, cst.Comparison)):
+def is_main(line: ast.stmt) -> bool:
+    """`if __name__ == "__main__":`"""
+    if not (isinstance(line, ast.If) and not line.orelse and isinstance(line.test, ast.Compare)):
         return False
-    test = line.test
-    sides = (test.left, *(each.comparator for each in test.comparisons))
-    said = {
-        side.value if isinstance(side, cst.Name) else side.evaluated_value
-        for side in sides
-        if isinstance(side, (cst.Name, cst.SimpleString))
-    }
-    return said == {"__name__", "__main__"} and isinstance(test.comparisons[0].operator, cst.Equal)
-
-
-def _binds(line: cst.CSTNode) -> frozenset[str]:
-    """At the level that it stands on."""
-    names: set[str] = set()
-    waiting: list[cst.CSTNode] = [line]
-    while waiting:
-        node = waiting.pop()
-        names |= bound_by(node)
-        if not isinstance(node, _INNER):
-            waiting += children(node)
-    return frozenset(names)
-
-
-def _imports(line: cst.CSTNode) -> Iterator[tuple[str, str]]:
-    """As the whole statement has them: the name, and where it comes from."""
-    scopes = Scopes(cst.Module([line])) if isinstance(line, cst.BaseStatement) else None  # type: ignore[list-item]
-    yield from (scopes.imported().items() if scopes is not None else ())
+    sides = {ast.unparse(each) for each in (line.test.left, *line.test.comparators)}
+    return sides == {"__name__", "'__main__'"} and isinstance(line.test.ops[0], ast.Eq)

@@ -363,7 +363,7 @@ class Verifier:
             return Failed(Incorrect(failure), excusable=False)
         if self.twin is not None and (failed := self._unlike_its_twin(draw, inputs, raw)) is not None:
             return failed
-        expected = self._expected(draw, inputs)
+        expected, given = self._expected(draw, inputs)
         try:
             outputs = reference.outputs(raw, expected)
         except UnusableOutputs as error:
@@ -373,9 +373,9 @@ class Verifier:
         if len(outputs) != len(expected):
             return Failed(CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}"))
         arguments = {spec.dtype for spec in self.compiled.specs if isinstance(spec, TensorArgument)}
-        both = [(got.dtype.name, e.dtype.name) for got, e in zip(outputs, expected)]
-        stored = tuple(storage_of(got, theirs, arguments) for got, theirs in both)
-        alike = tuple(storage_of(theirs, theirs, arguments) for _, theirs in both)
+        each_output = [(got.dtype.name, e.dtype.name, name) for got, e, name in zip(outputs, expected, given)]
+        stored = tuple(storage_of(got, theirs, {*arguments, name}) for got, theirs, name in each_output)
+        alike = tuple(storage_of(theirs, theirs, {*arguments, name}) for _, theirs, name in each_output)
         expected, outputs = tuple(map(widened, expected)), list(map(widened, outputs))
         return Execution(draw, inputs, expected, raw, outputs, stored, alike)
 
@@ -403,16 +403,19 @@ class Verifier:
         self.cache.keep(self.compiled.reference, draw.seed, name, tuple(raw), time.thread_time() - began)
         return raw
 
-    def _expected(self, draw: Draw, inputs: list[Any]) -> tuple[np.ndarray, ...]:
-        """Raises BadReference where the reference's own inputs give an output without any finite value."""
+    def _expected(self, draw: Draw, inputs: list[Any]) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
+        """As `ReferenceCache.expected`.
+
+        Raises BadReference where the reference's own inputs give an output without any finite value.
+        """
         reference = self.compiled.reference
-        expected = self.cache.of_draw(reference, draw.seed, draw.distribution, lambda: reference.expected(inputs))
+        expected, given = self.cache.expected(reference, draw.seed, draw.distribution, lambda: inputs)
         if draw.distribution == REFERENCE and not all(has_finite(e) for e in expected if e.size):
             raise BadReference(
                 f"forward() of {self.request.task.name} gives no finite value at {self.compiled.preset.describe()} "
                 f"with seed {draw.seed}: nothing can be compared with that (docs/tasks.md)"
             )
-        return expected
+        return expected, given
 
     def _known_float32(self, execution: Execution) -> PlainFloat32 | None:
         """Where an earlier check of this draw came to it and all rows count: it decides, whatever noise alone says."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from accelopt_core.judging.reference_arrays import Float64Array, ReferenceArray
+from accelopt_core.judging.reference_arrays import Float64Array, ReferenceArray, watched_like
 
 ROUNDING = 2.0**-53
 """Unit roundoff of float64."""
@@ -40,19 +40,10 @@ class _Watched(np.ndarray):
         result = self._computed(ufunc, method, [_bare(each) for each in inputs], named)
         if out is not None:
             return out[0] if len(out) == 1 else out
-        return self._like(result)
+        return watched_like(result, self)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return self._like(super().__array_function__(func, types, args, kwargs))
-
-    def _like(self, result: Any) -> Any:
-        if isinstance(result, (tuple, list)):
-            return type(result)(map(self._like, result)) if type(result) in (tuple, list) else result
-        if isinstance(result, np.ndarray) and result.dtype.kind == "f" and type(result) is np.ndarray:
-            watched = result.view(type(self))
-            watched.__array_finalize__(self)
-            return watched
-        return result
+        return watched_like(super().__array_function__(func, types, args, kwargs), self)
 
     def _computed(self, ufunc: np.ufunc, method: str, inputs: list[Any], named: dict[str, Any]) -> Any:
         return getattr(ufunc, method)(*inputs, **named)

@@ -19,7 +19,7 @@ import numpy as np
 
 from accelopt_core.judging.distributions import changed_inputs
 from accelopt_core.judging.domains import Kind, Movement, index_axis, is_floating, movements
-from accelopt_core.judging.reference_arrays import computing_wide, narrowest, unrounded
+from accelopt_core.judging.reference_arrays import WatchedNumPy, any_narrow, computing_wide, unrounded
 from accelopt_core.judging.roundings import moved_by_roundings, summed_one_by_one
 from accelopt_core.task import REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument, constant
@@ -89,7 +89,11 @@ class Reference:
             if not hasattr(module, name):
                 raise BadReference(f"the reference of {task.name} has no shape constant {name} (preset {preset.name})")
             setattr(module, name, value)
+        self._numpy = WatchedNumPy()
+        self._numpy.put_into(module.__dict__)
         self._module = module
+        self._is_narrow = False
+        """Is any of its inputs or results known to be of a narrow type?"""
         self._kept: dict[int, _Kept] = {}
         self.movements: tuple[Movement | None, ...] = ()
         """How each input is moved, once that was found (`ReferenceCache.movements`)."""
@@ -180,10 +184,16 @@ class Reference:
     def expected(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """`forward` in float64: floating inputs are widened first, so that rounding is the kernel's alone.
 
-        A reference may itself store its results in a narrow type: where an input is in one that is as narrow, they
-        are taken before that, else in the dtypes that it returns.
+        A reference may itself store its results in a narrow type: they are taken before that (`reference_arrays`), or
+        in that type where this is not known.
         """
-        return self._forward(_as(np.float64, inputs), narrowest(inputs))
+        found = self.expected_of_types(inputs)
+        return found[: len(found) // 2]
+
+    def expected_of_types(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
+        """As `expected`, and after these, for each an empty array of the type in which the reference returns it."""
+        results = self._forward(inputs, lambda narrow: _wide(np.float64, inputs, narrow))
+        return *map(unrounded, results), *(np.empty(0, result.dtype) for result in results)
 
     def noise(
         self, inputs: list[Any], expected: tuple[np.ndarray, ...], unit: float, seed: int
@@ -217,45 +227,62 @@ class Reference:
         """
         if less is None:
             less = tuple(_one_rounding(exact, unit) for exact in expected)
-        drawn = np.random.default_rng((seed, draw))
-        moved = [_moved(a, unit, drawn, alike=draw % 2 == 1) for a in _as(np.float64, inputs)]
+
+        def moved(narrow: bool) -> list[Any]:
+            drawn = np.random.default_rng((seed, draw))
+            inputs_moved = [_moved(a, unit, drawn, alike=draw % 2 == 1) for a in _as(np.float64, inputs)]
+            return computing_wide(inputs_moved) if narrow else inputs_moved
+
         with np.errstate(all="ignore"):
-            self._join_change(less, expected, moved, narrowest(inputs))
+            self._join_change(less, expected, inputs, moved)
         return less
 
     def _join_change(
-        self, noise: Sequence[np.ndarray], expected: tuple[np.ndarray, ...], moved: list[Any], narrow: float
+        self,
+        noise: Sequence[np.ndarray],
+        expected: tuple[np.ndarray, ...],
+        inputs: list[Any],
+        moved: Callable[[bool], list[Any]],
     ) -> None:
         """With what the outputs for other inputs are off. None of them outlives the call: they may be gigabytes."""
-        for root, one, exact in zip(noise, map(widened, self._forward(moved, narrow)), expected):
+        for root, one, exact in zip(noise, self._unrounded(inputs, moved), expected):
             _join(root, one, exact)
 
     def in_float32(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """`forward` in float32: what plain arithmetic makes of these inputs, whether that is finite or not."""
-        return tuple(map(widened, self._forward(_as(np.float32, inputs), narrowest(inputs))))
+        return self._unrounded(inputs, lambda narrow: _wide(np.float32, inputs, narrow))
 
     def in_float32_one_by_one(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """As `in_float32`, its sums in the least favourable of the usual orders: one term after the other."""
-        narrow = narrowest(inputs)
-        watched = [summed_one_by_one(a, narrow > 0) for a in _as(np.float32, inputs)]
-        return tuple(map(widened, self._returned(watched, narrow)))
+        return self._unrounded(inputs, lambda narrow: [summed_one_by_one(a, narrow) for a in _as(np.float32, inputs)])
 
     def in_other_float64(self, inputs: list[Any], seed: int) -> tuple[np.ndarray, ...]:
         """`forward` in float64 with every result on the way moved by about one rounding of float64, drawn from `seed`:
         how far that is from `expected` is about how far `expected` is from the truth."""
-        draw, narrow = np.random.default_rng((seed, 64)), narrowest(inputs)
-        watched = [moved_by_roundings(a, draw, narrow > 0) for a in _as(np.float64, inputs)]
-        return tuple(map(widened, self._returned(watched, narrow)))
 
-    def _forward(self, inputs: list[Any], narrow: float = 0.0) -> tuple[np.ndarray, ...]:
-        """`narrow`: the unit roundoff of the narrowest of the inputs as they were drawn, if any is narrow."""
-        return self._returned(computing_wide(inputs) if narrow else inputs, narrow)
+        def watched(narrow: bool) -> list[Any]:
+            draw = np.random.default_rng((seed, 64))
+            return [moved_by_roundings(a, draw, narrow) for a in _as(np.float64, inputs)]
 
-    def _returned(self, inputs: list[Any], narrow: float) -> tuple[np.ndarray, ...]:
-        """What `forward` makes of these very arrays, as plain ones. `narrow`: as of `_forward`."""
-        with np.errstate(all="ignore"):  # what overflows or divides by zero is looked at, not warned about
-            result = self._call("forward", *inputs)
-        return tuple(unrounded(r, narrow) for r in (result if isinstance(result, tuple) else (result,)))
+        return self._unrounded(inputs, watched)
+
+    def _unrounded(self, inputs: list[Any], made: Callable[[bool], list[Any]]) -> tuple[np.ndarray, ...]:
+        return tuple(widened(unrounded(result)) for result in self._forward(inputs, made))
+
+    def _forward(self, inputs: list[Any], made: Callable[[bool], list[Any]]) -> tuple[Any, ...]:
+        """What `forward` makes of what is made of these inputs: told whether any of them, or of the results, is of a
+        narrow type, which a first run may have to show."""
+        self._is_narrow = self._is_narrow or any_narrow(inputs)
+        while True:
+            was_narrow = self._is_narrow
+            arrays = made(was_narrow)
+            with np.errstate(all="ignore"), self._numpy.making(arrays if was_narrow else ()):
+                # what overflows or divides by zero is looked at, not warned about
+                result = self._call("forward", *arrays)
+            results = result if isinstance(result, tuple) else (result,)
+            self._is_narrow = was_narrow or any_narrow(results)
+            if self._is_narrow == was_narrow:
+                return results
 
     def outputs(self, result: Sequence[np.ndarray], expected: tuple[np.ndarray, ...]) -> list[np.ndarray]:
         """The kernel's outputs in the shapes of the reference's, in the dtypes that the kernel stored.
@@ -317,6 +344,10 @@ def _nbytes(values: Iterable[Any]) -> int:
 
 def _as(dtype: type[np.floating], inputs: list[Any]) -> list[Any]:
     return [a.astype(dtype) if is_floating(a) else a for a in inputs]
+
+
+def _wide(dtype: type[np.floating], inputs: list[Any], narrow: bool) -> list[Any]:
+    return computing_wide(_as(dtype, inputs)) if narrow else _as(dtype, inputs)
 
 
 def _moved(value: Any, unit: float, draw: np.random.Generator, alike: bool) -> Any:
@@ -469,6 +500,14 @@ class ReferenceCache:
     ) -> tuple[np.ndarray, ...]:
         """Of inputs of that seed. What is of a secret one nobody would read again: it is of one evaluation."""
         return self.kept(reference, f"{seed}/{what}", compute) if seed in reference.task.seeds else compute()
+
+    def expected(
+        self, reference: Reference, seed: int, distribution: str, inputs: Callable[[], list[Any]]
+    ) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
+        """`Reference.expected` of a draw, and the types in which the reference returns it, as NumPy calls them."""
+        found = self.of_draw(reference, seed, distribution, lambda: reference.expected_of_types(inputs()))
+        count = len(found) // 2
+        return found[:count], tuple(each.dtype.name for each in found[count:])
 
     def known(self, reference: Reference, seed: int, what: str) -> tuple[np.ndarray, ...] | None:
         """What `keep` was given of it."""

@@ -9,6 +9,7 @@ at module level. What is declared in another form is left alone, and named.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -73,7 +74,7 @@ def declared_tunables(source: str) -> Declared:
 
 def with_value(source: str, tunable: Tunable, value: int) -> str:
     """The same text with another literal."""
-    lines = source.splitlines(keepends=True)
+    lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", source)  # Python's: `str.splitlines` ends them at form feeds too
     line = lines[tunable.line - 1].encode()
     begin, end = tunable.columns
     lines[tunable.line - 1] = (line[:begin] + str(value).encode() + line[end:]).decode()

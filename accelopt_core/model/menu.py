@@ -1,6 +1,6 @@
 """What a planner that is a model may take off a menu instead of describing a change of its own.
 
-`accelopt_core.catalogue.menu` is the menu of the built-in transforms; nothing here knows them.
+`accelopt_core.catalogue.menu` is the menu of the built-in rules; nothing here knows them.
 """
 
 from __future__ import annotations

@@ -36,6 +36,8 @@ PARTS = (2, 4)
 
 
 class ShareArray:
+    """Products that fill part of TensorE's array run side by side in its other parts."""
+
     name = "share-array"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

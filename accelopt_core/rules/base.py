@@ -21,6 +21,11 @@ class Site:
     """The change in one line."""
     line: int = 0
 
+    @property
+    def key(self) -> str:
+        """Tells the sites of one rule in one kernel apart: `0.2.1`, `0.2.1:4`."""
+        return ":".join([".".join(map(str, self.path)), *map(str, self.arguments)])
+
 
 class Rule(Protocol):
     """Stateless. `name` is the technique under which memory files what came of it."""

@@ -23,6 +23,8 @@ from nki_sim.loop_ir.tree import Allocate, Loop, LoopKernel
 
 
 class Block:
+    """Tiles of a block stay in SBUF while several products use them, in place of a load for each."""
+
     name = "block-tiles"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

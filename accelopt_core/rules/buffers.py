@@ -28,6 +28,8 @@ from nki_sim.program import Engine
 
 
 class DropMemset:
+    """A tile that is wholly overwritten needs no zeros first."""
+
     name = "drop-memset"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

@@ -24,6 +24,8 @@ from nki_sim.loop_ir.tree import Access, Allocate, Instruction, LoopKernel
 
 
 class DropCopy:
+    """What reads a copy reads the original, and no engine moves it."""
+
     name = "drop-copy"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

@@ -19,6 +19,8 @@ _MOVABLE = frozenset({"tensor_copy", "tensor_scalar", "tensor_tensor", "memset"}
 
 
 class MoveEngine:
+    """The same work on an engine that has less to do."""
+
     name = "move-elementwise-work"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

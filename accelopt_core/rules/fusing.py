@@ -32,6 +32,8 @@ from nki_sim.program import Engine
 
 
 class FuseElementwise:
+    """Two steps over the same elements in one instruction, which passes over them once."""
+
     name = "fuse-elementwise"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
@@ -156,6 +158,8 @@ _FUSED: dict[str, Callable[[Instruction, Instruction, Access], Instruction]] = {
 
 
 class FuseRowSum:
+    """The sum of a row comes with the instruction that makes it, without a pass of its own."""
+
     name = "fuse-row-sum"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

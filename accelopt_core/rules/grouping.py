@@ -38,6 +38,8 @@ ALL = "all"
 
 
 class Group:
+    """Several passes in one instruction and one transfer: each costs its start once."""
+
     name = "merge-iterations"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

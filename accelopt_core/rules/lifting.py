@@ -10,6 +10,8 @@ from nki_sim.loop_ir.tree import Allocate, Instruction, Loop, LoopKernel, Node, 
 
 
 class Lift:
+    """What is the same in every pass is loaded or computed once, before the loop."""
+
     name = "hoist-invariant-load"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

@@ -29,6 +29,8 @@ PARTS = (2, 3, 4, 8)
 
 
 class SplitColumns:
+    """A long row in parts, so that one engine begins while another still works."""
+
     name = "split-columns"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

@@ -46,6 +46,8 @@ class DealRows:
 
 
 class LoadRowsOnce:
+    """Rows that the windows of several passes share come from HBM once."""
+
     name = "load-rows-once"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

@@ -37,6 +37,8 @@ class Price:
     """Contested facts that it rests on."""
     busy_us: Mapping[str, float] = field(default_factory=dict)
     """By engine."""
+    rows: int = 0
+    """Instructions of its program."""
 
 
 class Pricer(Protocol):
@@ -62,7 +64,9 @@ class SimulatedPrices:
                     check_operands(template, OPCODES[template.opcode].contract)
                 check_capacity(program)
                 timeline = schedule(program, self._machine)
-                self._known[key] = Price(timeline.latency_us, key, contested((timeline,)), timeline.resource_us)
+                self._known[key] = Price(
+                    timeline.latency_us, key, contested((timeline,)), timeline.resource_us, len(program)
+                )
             except NkiError:
                 self._known[key] = None
         return self._known[key]
@@ -73,19 +77,24 @@ class Limits:
     """How far a search goes."""
 
     most_priced: int = 600
+    most_rows: int = 30_000_000
+    """Instructions of the programs that are priced, together."""
     patience: int = 12
     """Ways down that gain nothing, one after the other, after which it ends."""
     longest: int = 40
     """Steps, at most."""
     least_gain: float = 0.002
     """Of the latency: less is no gain."""
+    enough_us: float = 0.0
+    """A latency that is not searched below: the machine allows hardly less."""
 
 
 @dataclass(frozen=True)
 class PricedSite:
     site: Site
     before_us: float
-    after_us: float
+    after_us: float | None
+    """None: an engine or the memory does not allow it."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +118,11 @@ class Search:
     """Steps that are not taken, by their rule and what they do."""
     ended: Callable[[], bool] = lambda: False
     """Asked before each state: is it to be the last?"""
+    has_text: Callable[[Kernels], bool] = lambda kernels: True
+    """Can the trees be written as one kernel for all shapes? What cannot is not gone on from."""
 
     def __post_init__(self) -> None:
-        self.priced = 0
+        self.priced = self.rows = 0
         self.refusals: dict[Site, str] = {}
         self._swept: set[str] = set()
         """Programs of which all steps were tried."""
@@ -120,20 +131,19 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        return self.priced >= self.limits.most_priced or self.ended()
+        return self.priced >= self.limits.most_priced or self.rows >= self.limits.most_rows or self.ended()
 
     def best(self, kernels: Sequence[LoopKernel]) -> State:
         """The fastest state found, the start where none is faster, without steps that gain nothing.
 
-        Raises Refused where the start itself has no price.
+        Raises Refused as `start` does.
         """
-        price = self.price(kernels[-1])
-        if price is None:
-            raise Refused("the simulated machine cannot run this kernel")
-        start = State(tuple(kernels), price)
-        best, doors = self._down(self._prepared(start))
+        start = self.start(kernels)
+        best, doors = self._down(start)
         without_gain = 0
         while doors and without_gain < self.limits.patience and not self.is_over:
+            if best.price.latency_us <= self.limits.enough_us:
+                break
             end, more = self._down(doors.pop(0))
             without_gain += 1
             if self._gains(end, best):
@@ -141,11 +151,14 @@ class Search:
                 doors += more
         return self._without_idle_steps(start, best)
 
-    def _prepared(self, state: State) -> State:
-        for rule in self.rules:
-            if isinstance(rule, Preparing):
-                state = self.after(state, rule, rule.preparation(state.kernels[-1])) or state
-        return state
+    def start(self, kernels: Sequence[LoopKernel]) -> State:
+        """Before any step, prepared. Raises Refused where the simulated machine cannot run the kernel."""
+        price = self.price(kernels[-1])
+        if price is None:
+            raise Refused("the simulated machine cannot run this kernel")
+        state = State(tuple(kernels), price)
+        begun = self.price((ready := prepared(self.rules, state.kernels))[-1])
+        return state if begun is None or self._gains(state, State(ready, begun)) else State(ready, begun)
 
     def _gains(self, state: State, over: State) -> bool:
         return state.price.latency_us < (1 - self.limits.least_gain) * over.price.latency_us
@@ -158,8 +171,11 @@ class Search:
         balances: list[Rule] = [rule for rule in self.rules if isinstance(rule, Balance)]
         others = [rule for rule in self.rules if not isinstance(rule, Balance)]
         beside: list[list[State]] = []
-        rules, settled = others, 0
+        rules: Sequence[Rule] = others
+        settled = 0
         while settled < 2 and len(state.path) < self.limits.longest and not self.is_over:
+            if state.price.latency_us <= self.limits.enough_us:
+                break
             if rules is others:
                 if settled == 0 and state.price.digest in self._swept:
                     break
@@ -189,8 +205,12 @@ class Search:
                 continue
             taken.add((site.rule, site.path))
             further = child if best is None else self._further(best, site)
-            if further is not None and (best is None or self._gains(further, best)):
+            if further is None or not (best is None or self._gains(further, best)):
+                continue
+            if self.has_text(further.kernels):
                 best = further
+            else:
+                self.refusals[site] = NO_TEXT
         return best
 
     def _of_each_rule(self, children: Sequence[State], taken: Set[tuple[str, str]]) -> list[State]:
@@ -198,14 +218,14 @@ class Search:
         fastest: dict[str, State] = {}
         for child in sorted(children, key=lambda each: each.price.latency_us):
             site = child.path[-1].site
-            if (site.rule, site.what) not in taken:
-                fastest.setdefault(site.rule, child)
+            if (site.rule, site.what) not in taken and site.rule not in fastest and self.has_text(child.kernels):
+                fastest[site.rule] = child
         return list(fastest.values())
 
     def _children(self, state: State, rules: Sequence[Rule]) -> Iterator[State]:
         seen = {state.price.digest}
         for rule in rules:
-            for site in rule.sites(state.kernels[-1]):
+            for site in self.sites(rule, state):
                 if self.is_over:
                     return
                 if (site.rule, site.what) in self.excluded:
@@ -223,6 +243,12 @@ class Search:
         first, second = rule.moves(state.kernels[-1], site)
         return busy.get(first, 0.0) > busy.get(second, 0.0)
 
+    def sites(self, rule: Rule, state: State) -> Iterator[Site]:
+        try:
+            yield from rule.sites(state.kernels[-1])
+        except Exception as error:  # as in `after`
+            self.refusals[Site(rule.name, (), (), "look for its sites")] = _fault(error)
+
     def after(self, state: State, rule: Rule, site: Site) -> State | None:
         """None where the rule refuses at some shape, or an engine or the memory does."""
         try:
@@ -230,10 +256,14 @@ class Search:
         except Refused as refused:
             self.refusals[site] = str(refused)
             return None
+        except Exception as error:  # whatever a stranger's kernel brings out: it costs this site and not the run
+            self.refusals[site] = _fault(error)
+            return None
         self.priced += 1
         price = self.price(kernels[-1])
         if price is None:
             return None
+        self.rows += price.rows
         if self.allowed is not None and not self.allowed.issuperset(price.contested):
             self.withheld = True
             return None
@@ -277,3 +307,22 @@ class Search:
             if not kernels:
                 return None
         return kernels
+
+
+def prepared(rules: Sequence[Rule], kernels: Kernels) -> Kernels:
+    """After what costs nothing by itself and others need."""
+    for rule in rules:
+        if isinstance(rule, Preparing):
+            try:
+                kernels = applied(rule, kernels, rule.preparation(kernels[-1]))
+            except Refused:
+                continue
+    return kernels
+
+
+FAULT = "the rule itself fails here"
+NO_TEXT = "what it leads to differs from shape to shape in a number that no size of a parameter says"
+
+
+def _fault(error: Exception) -> str:
+    return f"{FAULT} ({type(error).__name__}: {error}): please report it"

@@ -18,6 +18,8 @@ from nki_sim.program import Engine
 
 
 class BroadcastByDma:
+    """A row reaches all partitions by its transfer, without an engine's broadcast."""
+
     name = "broadcast-by-dma"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

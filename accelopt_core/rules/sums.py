@@ -26,6 +26,8 @@ from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel
 
 
 class AccumulateInPsum:
+    """TensorE adds up its products in PSUM, so that no other engine does."""
+
     name = "accumulate-in-psum"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

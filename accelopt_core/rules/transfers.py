@@ -40,6 +40,8 @@ BLOCKS = (4, 16)
 
 
 class GroupTransfers:
+    """One transfer for several passes, its rows as long as HBM has them: each costs its start, each row 64 bytes."""
+
     name = "group-transfers"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

@@ -24,6 +24,8 @@ _OF_A_PARTITION = frozenset({"scale", "bias", "operand0", "operand1", "accumulat
 
 
 class ExchangeOperands:
+    """The operand that loads into the array and the one that streams change places."""
+
     name = "exchange-operands"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

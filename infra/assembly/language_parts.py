@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import config
@@ -35,7 +34,7 @@ class LanguageParts(Protocol):
         """What prices kernels on a simulated machine; None where there is none."""
         ...
 
-    def catalogue(self, predictor: Predictor | None, folder: Path) -> Proposer:
+    def catalogue(self, predictor: Predictor | None) -> Proposer:
         """The four roles without a model. `folder`: the run's. Raises JournalError for what cannot be read there."""
         ...
 

@@ -1,10 +1,9 @@
-"""A run on an NKI kernel: prices from the simulated Trainium, the catalogue of transforms, what models are taught."""
+"""A run on an NKI kernel: prices from the simulated Trainium, the catalogue of rules, what models are taught."""
 
 from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accelopt_core.catalogue.proposer import catalogue_proposer
@@ -19,7 +18,6 @@ from accelopt_core.task import Task
 from infra.assembly.language_parts import Teaching
 from infra.assembly.targets import predictor_of
 from infra.neuron.routes import SDK_OF_NKI
-from infra.prediction.gainless_file import GainlessFile
 from infra.prediction.predictor import Predictor
 from nki_sim import ties
 from nki_sim.calibration import calibrated_machine
@@ -37,16 +35,9 @@ class NkiParts:
     def predictor(self, settings: config.Settings, task: Task, info: TargetInfo, target: Target) -> Predictor:
         return predictor_of(settings, task, info, target)
 
-    def catalogue(self, predictor: Predictor | None, folder: Path) -> Proposer:
+    def catalogue(self, predictor: Predictor | None) -> Proposer:
         assert predictor is not None, "NKI has one"
-        return catalogue_proposer(
-            predictor,
-            datetime.date.today,
-            tie=ties.shipped().within,
-            arguments=predictor.arguments,
-            gainless=GainlessFile(folder),
-            rests_on=predictor.contested,
-        )
+        return catalogue_proposer(predictor, datetime.date.today, ties.shipped().within)
 
     def teaching(self, info: TargetInfo, source: str, sweeps: bool) -> Teaching:
         versions = nki_versions(info, source)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accelopt_core.catalogue.measured_sweep import sweeping_proposer
@@ -31,7 +30,7 @@ class TritonParts:
     def predictor(self, settings: config.Settings, task: Task, info: TargetInfo, target: Target) -> Predictor | None:
         return None
 
-    def catalogue(self, predictor: Predictor | None, folder: Path) -> Proposer:
+    def catalogue(self, predictor: Predictor | None) -> Proposer:
         return sweeping_proposer(datetime.date.today)
 
     def teaching(self, info: TargetInfo, source: str, sweeps: bool) -> Teaching:

@@ -28,7 +28,7 @@ from infra.llm.retry import Patience
 from infra.llm.roles import models_for_roles
 from infra.llm.stopping import Stopping
 from infra.prediction.predictor import Predictor
-from infra.prediction.price_book import PriceBookFile
+from infra.prediction.step_book import StepBookFile
 from infra.runs.event_log import Observers
 from infra.runs.proposer_memory import ProposerMemory
 from infra.runs.run_folder import RunFolder
@@ -133,7 +133,7 @@ class Proposing:
         return turns.together()
 
     def _catalogue(self) -> Proposer:
-        return self.parts.catalogue(self.predictor, self.folder.path)
+        return self.parts.catalogue(self.predictor)
 
     def _of_models(self, models: Mapping[Role, LanguageModel], menu: CatalogueMenu | None) -> Proposer:
         taught = self.parts.teaching(self.info, self.source, self._most_swept() >= 2)
@@ -215,7 +215,7 @@ class Proposing:
         folders = [self.folder.path]  # where prices of it may be recorded; new ones go to the first
         if wanted.replies is not None and self.provider == "replay":
             folders += [wanted.replies, wanted.replies.parent]
-        return CatalogueMenu(self.predictor, wanted.menu_s, PriceBookFile(folders), tie=ties.shipped().within)
+        return CatalogueMenu(self.predictor, wanted.menu_s, StepBookFile(folders), tie=ties.shipped().within)
 
     def _memory(self, memory: Path) -> ProposerMemory:
         return ProposerMemory(memory, self.folder.run_id, self._warn)

@@ -219,7 +219,7 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
                 if predictor is not None:
                     limit_s = LIMIT_S if run.provider == CATALOGUE else min(LIMIT_S, settings.model.menu_s)
                     with watch.over("what is left to gain"):
-                        explain_end(problem.task, result, predictor, folder, observer.tell, limit_s)
+                        explain_end(result, predictor, folder, observer.tell, limit_s)
                 return result
             finally:
                 spending.note_time()

@@ -74,5 +74,5 @@ def _explained(
     history: tuple[Attempt, ...] = (),
 ) -> ExplainedKernel:
     with closing(predictor_of(settings, task, info)) as predictor:
-        explanation = explanation_of(task, candidate, result, predictor, history, LIMIT_S)
+        explanation = explanation_of(candidate, result, predictor, history, LIMIT_S)
     return ExplainedKernel(title, result, explanation)

@@ -9,18 +9,17 @@ from pathlib import Path
 import config
 from accelopt_core.candidate import Candidate
 from accelopt_core.catalogue.explaining import LIMIT_S
+from accelopt_core.catalogue.kernel_trees import NoTree, StepName, StepRefused
 from accelopt_core.catalogue.menu import CatalogueMenu
-from accelopt_core.catalogue.rewrites import SiteName, carried_out
 from accelopt_core.evaluation import Measured
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.ports import Progress
 from accelopt_core.proposer import RoundContext
-from accelopt_core.transforms.base import TransformError
-from accelopt_core.transforms.registry import TRANSFORMS
 from infra.assembly.problem import nki_problem_of
 from infra.assembly.targets import predictor_of
 from infra.commands.evaluate import evaluated
 from infra.documents.kernel_document import ChangedDocument, MenuDocument
+from infra.prediction.predictor import Predictor
 from infra.settings_reader import SettingsError
 from infra.tasks.user_files import Folder
 from nki_sim import ties
@@ -56,16 +55,14 @@ def change(
     """
     path = folder.new_file(output, overwrite=overwrite)
     problem = nki_problem_of(settings, "apply")
-    try:
-        made = carried_out(problem.source, [SiteName(tool, site)], problem.task.around)
-    except KeyError:
-        known = ", ".join(sorted(each.name for each in TRANSFORMS))
-        raise SettingsError(f"apply: no tool is called {tool!r}; there are: {known}") from None
-    except TransformError as error:
-        raise SettingsError(
-            f"apply: {tool} cannot be used at {site!r} of this kernel ({error}): ask for its menu again, and copy tool "
-            "and site from there"
-        ) from None
+    with closing(Predictor(problem.task, settings.target.machine, settings.target.compile_timeout_s)) as predictor:
+        try:
+            made = predictor.carried_out(problem.source, [StepName(tool, site)])
+        except (NoTree, StepRefused) as error:
+            raise SettingsError(
+                f"apply: {tool} cannot be used at {site!r} of this kernel ({error}): ask for its menu again, and copy "
+                "tool and site from there"
+            ) from None
     overwrote = written(folder, path, made, overwrite=overwrite)
     return ChangedDocument(kernel, tool, site, output, overwrote, difference(problem.source, made, kernel, output))
 

@@ -120,7 +120,7 @@ class ExplanationDocument:
     title: str
     measured: KernelDocument
     explanation: Explanation
-    schema: Literal["nki-optimizer/explanation/1"] = "nki-optimizer/explanation/1"
+    schema: Literal["nki-optimizer/explanation/2"] = "nki-optimizer/explanation/2"
 
 
 def evaluation_document(kernel: str, task: Task, info: TargetInfo, result: Evaluation) -> EvaluationDocument:

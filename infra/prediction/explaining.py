@@ -11,7 +11,6 @@ from accelopt_core.explanation import Explanation, heading, reasons
 from accelopt_core.loop.events import Ending, Event, Notice
 from accelopt_core.loop.rounds import RunResult
 from accelopt_core.ports import TargetError, TaskFault
-from accelopt_core.task import Task
 from infra.prediction.predictor import Predictor
 from infra.runs.run_folder import RunFolder
 from nki_sim import ties
@@ -21,7 +20,6 @@ GAPS_TOLD = 3
 
 
 def explanation_of(
-    task: Task,
     candidate: Candidate,
     result: Measured,
     predictor: Predictor,
@@ -29,11 +27,10 @@ def explanation_of(
     limit_s: float = LIMIT_S,
 ) -> Explanation:
     within = ties.shipped().within
-    return explained(candidate, result, task.around, predictor, history, limit_s, tie=within)
+    return explained(candidate, result, predictor, history, limit_s, within)
 
 
 def explain_end(
-    task: Task,
     result: RunResult,
     predictor: Predictor,
     folder: RunFolder,
@@ -44,7 +41,7 @@ def explain_end(
     if result.ending in (Ending.INTERRUPTED, Ending.FAILED):
         return
     try:
-        explanation = explanation_of(task, result.best, result.best_result, predictor, result.attempts, limit_s)
+        explanation = explanation_of(result.best, result.best_result, predictor, result.attempts, limit_s)
     except (TargetError, TaskFault) as error:  # the run itself is done, and its result stands
         tell(Notice(f"what is left to gain cannot be priced: {error}", "warning"))
         return

@@ -13,14 +13,26 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from accelopt_core.candidate import Candidate, source_hash
+from accelopt_core.catalogue.kernel_trees import (
+    NoTree,
+    Refusal,
+    SingleSteps,
+    Step,
+    StepName,
+    StepRefused,
+    Wanted,
+    Way,
+)
 from accelopt_core.evaluation import Predicted
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured
 from accelopt_core.task import Surroundings, Task
@@ -43,13 +55,15 @@ PART = 0.85
 """Of its share of what is left, what a worker is handed: all are through at about the same time."""
 ROWS_AT_ONCE = 400_000
 """Instructions of such kernels together: their programs are in memory at once."""
+POLL_S = 0.5
+"""Between two questions of how far a search is."""
 LONGEST_S = 120.0
 """A kernel that the simulator needs longer for, at its shapes together, has no price."""
 
 
 class Predictor:
     """Simulated latency in µs of sources at the task's full shape; None for one that does not compile at every shape.
-    It is `accelopt_core.ports.Simulator` as well.
+    It is `accelopt_core.ports.Simulator` and `accelopt_core.catalogue.kernel_trees.KernelTrees` as well.
 
     Every source is compiled in a sandboxed process, alone or after others that were asked for with it, once. Prices
     are remembered by text: whether two texts are one kernel takes a seventh of what pricing does to tell, here, where
@@ -118,12 +132,6 @@ class Predictor:
         """Each in a process of its own: whoever wrote them, none has a word in the price of another."""
         return self._priced(sources, math.inf, alone=True)
 
-    def contested(self, source: str) -> tuple[str, ...]:
-        """Contested facts that the price of a source rests on (`Predicted.contested`); none of one without a price."""
-        asked = self._known.get(source)
-        price = asked.price.result() if asked is not None and asked.is_there else None
-        return price.contested if price is not None else ()
-
     def programs(self, sources: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Compiles at no more shapes than it takes to tell: one, for nearly all that differ."""
         keys = {source: source_hash(source) for source in sources}
@@ -147,6 +155,35 @@ class Predictor:
         self._raw()
         with self._at_work() as worker:
             return worker.timeline(source)
+
+    def single_steps(self, source: str, limit_s: float = math.inf) -> SingleSteps:
+        said = self._of_tree({"tree": "single steps", "source": source, "seconds": min(limit_s, LONGEST_S)})
+        refusals = tuple(Refusal(rule, what, tuple(lines), why) for rule, what, lines, why in said["refusals"])
+        return SingleSteps(said["latency_us"], _steps(said["steps"]), refusals, said["not_priced"])
+
+    def way(self, source: str, wanted: Wanted, limit_s: float = math.inf) -> Way:
+        allowed = None if wanted.allowed is None else sorted(wanted.allowed)
+        job = {"tree": "way", "source": source, "allowed": allowed, "excluded": sorted(wanted.excluded),
+               "enough_us": wanted.enough_us, "seconds": POLL_S}  # fmt: skip
+        until = time.monotonic() + limit_s
+        before, self._asked_for = self._through_with, self._asked_for + 1
+        with self._at_work() as worker:
+            said = _answered(worker.tree({**job, "begin": True}))
+            while "steps" not in said:
+                self._through_with, self._asked_for = before + said["priced"], before + said["priced"] + 1
+                said = _answered(worker.tree({**job, "stop": time.monotonic() >= until or self._closed}))
+        self._through_with = self._asked_for = before + said["priced"]
+        return Way(
+            _steps(said["steps"]), said["source"], said["before_us"], said["after_us"], said["priced"], said["withheld"]
+        )
+
+    def carried_out(self, source: str, steps: Sequence[StepName]) -> str:
+        said = self._of_tree({"tree": "carry out", "source": source, "steps": [(s.rule, s.site) for s in steps]})
+        return str(said["source"])
+
+    def _of_tree(self, job: dict[str, object]) -> dict[str, Any]:
+        with self._at_work() as worker:
+            return _answered(worker.tree(job))
 
     def _priced(self, sources: Sequence[str], limit_s: float, alone: bool) -> dict[str, Predicted | None]:
         self._raw()
@@ -256,12 +293,12 @@ class Predictor:
 
     @contextmanager
     def _at_work(self) -> Iterator[_Worker]:
-        assert self._arguments is not None
+        arguments = self._raw()
         worker = self._idle.get()
         try:
             if worker is None:
                 worker = _Worker(
-                    self._engine, self._machine, self._calibration, self._timeout_s, self._arguments, self._task.around
+                    self._engine, self._machine, self._calibration, self._timeout_s, arguments, self._task.around
                 )
                 self._started.append(worker)
                 if self._closed:  # while it was starting
@@ -332,8 +369,24 @@ class _Worker:
             raise NoTimeline(str(said["refused"]))
         return from_line(said)
 
+    def tree(self, job: Mapping[str, object]) -> dict[str, Any]:
+        return dict(self._asker.ask(job))
+
     def close(self) -> None:
         self._asker.close()
+
+
+def _answered(said: dict[str, Any]) -> dict[str, Any]:
+    """Raises NoTree and StepRefused where that was said."""
+    if "no_tree" in said:
+        raise NoTree(said["no_tree"])
+    if "refused" in said:
+        raise StepRefused(said["refused"])
+    return said
+
+
+def _steps(listed: Sequence[Mapping[str, Any]]) -> tuple[Step, ...]:
+    return tuple(Step(**{**each, "name": StepName(*each["name"]), "lines": tuple(each["lines"])}) for each in listed)
 
 
 def _raw_arguments(task: Task) -> list[list[dict[str, object]]]:

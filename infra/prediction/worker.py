@@ -2,7 +2,8 @@
 
 A line names kernels that are rewrites of one; they are traced in one process, one after the other, and where that does
 not end well each half of them in one of its own, and at last each alone. Where it names one kernel and a shape, what is
-asked for is the program there, and no price; and where it names one kernel alone, its timeline.
+asked for is the program there, and no price; where it names one kernel alone, its timeline; and where it says `tree`,
+what `trees.py` answers.
 
 The first line says the machine, its calibration, the time limit, the arguments at each shape and the files around the
 kernel as well.
@@ -25,13 +26,16 @@ from infra.isolation.sandbox import adopt_descendants
 from infra.judging.wire import decode_surroundings
 from infra.prediction import timelines
 from infra.prediction.predictor import decode_arguments
+from infra.prediction.trees import Trees
 from infra.simulator.toolchain import SimulatorToolchain
+from nki_sim.program import Program
 
 
 def main() -> int:
     toolchain: SimulatorToolchain | None = None
     presets: tuple[tuple[ArgumentSpec, ...], ...] = ()
     timeout_s, around = 0.0, ALONE
+    trees: Trees | None = None
     adopt_descendants()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # through the sandbox, which ends what it runs
     try:
@@ -43,8 +47,11 @@ def main() -> int:
                 timeout_s = job["timeout_s"]
                 around = decode_surroundings(job["around"])
             prices = Prices(toolchain, presets, timeout_s, around)
-            if "shape" in job:
-                said: dict[str, object] = {"digest": prices.digest(job["source"], job["shape"])}
+            trees = trees or Trees(prices.programs, toolchain.model, presets, around)
+            if "tree" in job:
+                said: dict[str, object] = trees.answer(job)
+            elif "shape" in job:
+                said = {"digest": prices.digest(job["source"], job["shape"])}
             elif "source" in job:
                 said = prices.timeline(job["source"])
             else:
@@ -102,6 +109,13 @@ class Prices:
                         price = Predicted(us, bound_by(measured.fields), measured.contested)
             found.append(price)
         return found, longest
+
+    def programs(self, source: str, presets: Sequence[Sequence[ArgumentSpec]]) -> list[Program]:
+        """At each of those shapes. Raises CandidateFault."""
+        (made,) = self._toolchain.compile_each((source,), presets, self._timeout_s, self._around)
+        if isinstance(made, CompileError):
+            raise made
+        return [each.program for each in made]
 
     def digest(self, source: str, shape: int) -> str:
         """Of its program at that shape alone; empty where it does not compile there."""

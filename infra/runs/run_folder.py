@@ -22,8 +22,7 @@
     run.log              every event, one JSON object per line
     time_used            seconds at work so far, all sessions together
     menu_prices.json     what the planner's menu was priced at
-    gainless_sites.json  where the catalogue found nothing to gain
-    explanation.json     why the gaps of the best kernel are still there, as it was known at the end
+    gaps.json            why the gaps of the best kernel are still there, as it was known at the end
     report.html          the page, and timelines/ its trace files, once `show --html` was asked for them
     remote/              evaluations under way on hosts, to be collected after a restart; links that were mended
     run.lock             held by the process that works on it
@@ -297,7 +296,7 @@ class RunFolder:
                 os.close(descriptor)
 
     def explain(self, explanation: Explanation) -> None:
-        replace_file(self.path / "explanation.json", _pretty(to_document(explanation)))
+        replace_file(self.path / "gaps.json", _pretty(to_document(explanation)))
 
     def keep_compilers_own(self, own: CompilersOwn) -> None:
         replace_file(self.path / "compilers_own.json", _pretty(to_document(own)))
@@ -416,7 +415,7 @@ class RunFolder:
 
     def explanation(self) -> Explanation | None:
         """Of the kernel that was the best when the run last ended, if it came to that."""
-        return self._read(Explanation, "explanation.json") if (self.path / "explanation.json").exists() else None
+        return self._read(Explanation, "gaps.json") if (self.path / "gaps.json").exists() else None
 
     def baseline(self) -> MeasuredKernel | None:
         return self._measured("baseline.json") if (self.path / "baseline.json").exists() else None

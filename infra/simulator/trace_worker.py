@@ -218,13 +218,16 @@ def _module_of_package(source: Path, text: str, job: dict[str, Any]) -> Any:
     import importlib
     import linecache
 
+    from nki_sim.loop_ir import marks
+
     source.write_text(text, encoding="utf-8")
     linecache.checkcache(str(source))
     inside = job["work"] + os.sep
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(inside):
             del sys.modules[name]
-    return importlib.import_module(job["module"])
+    with marks.imported([Path(job["work"])], {source: text}):
+        return importlib.import_module(job["module"])
 
 
 def _failed(job: dict[str, Any], message: str, line: int | None) -> None:

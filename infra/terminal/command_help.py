@@ -47,14 +47,13 @@ EXPLAIN_HELP = """\
 Where a kernel loses time, and why nothing has been done about it yet. The kernel is compiled, verified and timed as the
 input of a run would be (nothing is changed); of a run its best kernel is taken as it was measured.
 
-Each gap, the most valuable first, comes with the lines where it arises and with what every transform of the built-in
-catalogue that addresses it says:
-  offered             legal; with the gain that the simulated machine predicts. A run would take the best of these
-  refused             a rule stands in the way: which, and on which line. "normalizing would help" where it is how the
-                      kernel is written: a name bound more than once, a tile made outside the loop that fills it
-  no gain predicted   legal, and not worth it
+Each gap, the most valuable first, comes with the lines where it arises and with what the rules of the built-in
+catalogue say that have a place there:
+  offered             it keeps what the kernel computes; with the gain that the simulated machine predicts
+  refused             what stands in the way: of the data or of the hardware, and on which line
+  no gain predicted   it could be done, and is not worth it
   tried, applied already     in this run
-The kernel's author, or a language model, can often do by hand what a transform refuses: it must be sure, they may know.
+The kernel's author, or a language model, can often do by hand what a rule refuses: it must be sure, they may know.
 """
 
 EXPLAIN_EXAMPLES = """\

@@ -15,8 +15,6 @@ GAPS_IN_SHORT = 3
 REASONS_IN_SHORT = 2
 
 _STYLES = {Verdict.GAINS: "green", Verdict.REFUSED: "yellow"}
-_AT_THE_END = (Verdict.APPLIED, Verdict.ABSENT)
-"""One line for all of them."""
 
 
 def print_explanation(console: Console, title: str, result: Measured, explanation: Explanation) -> None:
@@ -51,22 +49,18 @@ def _print_gap(console: Console, gap: ExplainedGap, said: set[Answer]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 2), pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    for reason in gap.unread:
-        table.add_row(Text("not read", style="yellow"), Text(one_line(reason)))
     for answer in gap.answers:
-        if answer not in said and answer.verdict not in _AT_THE_END:
+        if answer not in said and answer.verdict is not Verdict.APPLIED:
             table.add_row(
                 Text(answer.verdict.value, style=_STYLES.get(answer.verdict, "dim")), Text(one_line(_told(answer)))
             )
-    told = [each for each in gap.answers if each in said and each.verdict not in _AT_THE_END]
-    again = [f"{each.transform} {each.verdict.value}" for each in told]
+    told = [each for each in gap.answers if each in said and each.verdict is not Verdict.APPLIED]
+    again = [f"{each.rule} {each.verdict.value}" for each in told]
     if again:
         table.add_row(Text("as above", style="dim"), Text("; ".join(again), style="dim"))
     for answer in gap.answers:
         if answer.verdict is Verdict.APPLIED:
             table.add_row(Text(answer.verdict.value, style="cyan"), Text(answer.said))
-        elif answer.verdict is Verdict.ABSENT:
-            table.add_row(Text("no site", style="dim"), Text(answer.transform, style="dim"))
     if gap.left_out:
         table.add_row("", Text(f"answers left out, which say less: {gap.left_out}", style="dim"))
     if table.row_count:
@@ -77,7 +71,7 @@ def _print_gap(console: Console, gap: ExplainedGap, said: set[Answer]) -> None:
 
 def _told(answer: Answer) -> str:
     at = f", line {answer.line}" if answer.line is not None else ""
-    return f"{answer.transform}{at}: {details(answer)}"
+    return f"{answer.rule}{at}: {details(answer)}"
 
 
 def print_what_is_left(console: Console, explanation: Explanation, run_id: str) -> None:

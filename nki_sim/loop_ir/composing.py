@@ -116,7 +116,7 @@ def _cut(stride: int, count: int, steps: Sequence[Step]) -> list[tuple[int, int]
     """A walk that goes over from one dimension to the next larger one, as one walk in each; outermost first."""
     cut: list[tuple[int, int]] = []
     for step in reversed(steps):
-        if count == 1 or not stride or stride % step.here or stride // step.here >= step.count:
+        if count == 1 or stride <= 0 or stride % step.here or stride // step.here >= step.count:
             continue
         inner = step.count // (stride // step.here)
         if count <= inner:

@@ -70,11 +70,15 @@ def _place_of_imports(tree: ast.Module) -> int:
 def without_helpers(source: KernelText, text: str) -> str:
     """The text without functions and classes that the source's kernel used and nothing uses now."""
     old = _definitions(source.tree)
-    helpers = {
-        name
-        for name in _reached(old, [source.function])
-        if not any(node.decorator_list and isinstance(node, ast.FunctionDef) for node in old[name])
-    } - {source.function}
+    helpers = (
+        {
+            name
+            for name in _reached(old, [source.function])
+            if not any(node.decorator_list and isinstance(node, ast.FunctionDef) for node in old[name])
+        }
+        - {source.function}
+        - source.kept
+    )
     tree = ast.parse(text)
     definitions = _definitions(tree)
     roots = [name for name in definitions if name not in helpers]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,10 @@ class KernelText:
 
     text: str
     function: str
+    scalars: Mapping[str, tuple[object, ...]] = field(default_factory=dict, compare=False)
+    """Parameters that are no tensors, with their value at each shape: what the kernel does may rest on them."""
+    kept: frozenset[str] = frozenset()
+    """Names that other files may import from this one."""
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -39,6 +44,28 @@ class KernelText:
             return ()
         given = self.definition.args
         return tuple(each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+
+    def with_scalars(
+        self,
+        given: Sequence[Sequence[object]],
+        is_scalar: Callable[[object], bool],
+        by_name: Mapping[str, object] = MappingProxyType({}),
+    ) -> KernelText:
+        """Told apart from tensors among the arguments at each shape; a parameter that nothing is given for has its
+        default, where that is a plain value. `by_name`: given by keyword, the same at each shape."""
+        if self.definition is None:
+            return self
+        found = {name: values for name, values in zip(self.parameters, zip(*given)) if all(map(is_scalar, values))}
+        arguments = self.definition.args
+        plain = [*arguments.posonlyargs, *arguments.args]
+        last = plain[len(plain) - len(arguments.defaults) :]
+        defaults = zip((*last, *arguments.kwonlyargs), (*arguments.defaults, *arguments.kw_defaults))
+        not_given = set(self.parameters[min(map(len, given), default=0) :])
+        for parameter, default in defaults:
+            if parameter.arg in not_given and isinstance(default, ast.Constant):
+                found[parameter.arg] = (default.value,) * len(given)
+        found |= {name: (value,) * len(given) for name, value in by_name.items() if is_scalar(value)}
+        return replace(self, scalars=found)
 
     @cached_property
     def assigned(self) -> Mapping[int, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -35,13 +35,15 @@ _MOST_LISTED = 64
 _T = TypeVar("_T")
 
 
-def written(kernels: Sequence[LoopKernel], source: KernelText, version: str = LATEST) -> str:
+def written(
+    kernels: Sequence[LoopKernel], source: KernelText, version: str = LATEST, only_these_shapes: bool = False
+) -> str:
     """The kernel's file with its function as these trees have it, which are one kernel's at several shapes.
 
-    `version`: of NKI, one of `nki_sim.lint.VERSIONS`. Raises NotWritable, and NoForm where the trees differ in what no
-    size of a parameter says.
+    `version`: of NKI, one of `nki_sim.lint.VERSIONS`. `only_these_shapes`: any other is refused when the kernel is
+    called. Raises NotWritable, and NoForm where the trees differ in what no size of a parameter says.
     """
-    return _Writer(kernels, source, VERSIONS.index(version)).file()
+    return _Writer(kernels, source, VERSIONS.index(version), only_these_shapes).file()
 
 
 def _alike(what: str, values: Sequence[_T]) -> _T:
@@ -89,6 +91,7 @@ class _Writer:
     source: KernelText
     version: int
     """Number in `VERSIONS`."""
+    only_these_shapes: bool
     lines: list[_Line] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     """By buffer."""
@@ -142,6 +145,10 @@ class _Writer:
                 made_up = "_".join((*re.findall(r"\w+", text), str(at)))
                 name = self.source.sizes.get((text, at)) or self._fresh(made_up)
                 found.append(Dimension(text, at, name, tuple(shape[at] for shape in shapes)))
+        for name, given in self.source.scalars.items():
+            sizes = tuple(value for value in given if type(value) is int and value > 0)
+            if len(sizes) == len(given):
+                found.append(Dimension("", 0, name, sizes))
         return found
 
     # --- names ------------------------------------------------------------------------------------------------
@@ -194,6 +201,8 @@ class _Writer:
             shown = self._shown(name)
             factors = [form.coefficient(name) if here else None for form, here in zip(forms, shown)]
             counter = self.counters[name]
+            if all(factor in (0, None) for factor in factors) and 0 in factors:
+                continue
             if all(factor in (1, None) for factor in factors):
                 parts.append(counter)
             elif all(factor is None or factor < 0 for factor in factors):
@@ -269,7 +278,11 @@ class _Writer:
             if all(view is not None for view in views):
                 rank = {tuple(one.count is None for one in view or ()) for view in views}
                 if len(rank) == 1:
-                    return base + self._slice([view or () for view in views], line)
+                    used, conditions = set(self.sizes.used), set(self.sizes.conditions)
+                    try:
+                        return base + self._slice([view or () for view in views], line)
+                    except NoForm:  # as a pattern it may have one
+                        self.sizes.used, self.sizes.conditions = used, conditions
         return f"{base}.ap({', '.join(self._pattern(accesses, buffers, line))})"
 
     def _pattern(self, accesses: Sequence[Access], buffers: Sequence[Buffer], line: int) -> list[str]:
@@ -621,7 +634,11 @@ class _Writer:
         lines: list[str] = []
         by_parameter: dict[str, list[Dimension]] = {}
         for each in self.sizes.dimensions:
-            by_parameter.setdefault(each.parameter, []).append(each)
+            if each.parameter:
+                by_parameter.setdefault(each.parameter, []).append(each)
+        lines += self._values_asserted()
+        if self.only_these_shapes and len(self.kernels) > 1:
+            lines.append(self._shapes_asserted())
         known: dict[tuple[int, ...], str] = {}
         for parameter, dimensions in by_parameter.items():
             comma = "," if len(dimensions) == 1 else ""
@@ -643,6 +660,28 @@ class _Writer:
             bare = condition[1:-1] if condition.startswith("(") else condition
             lines.append(f'assert {bare}, "written for such sizes"')
         return [self.source.indent + line for line in lines]
+
+    def _values_asserted(self) -> Iterator[str]:
+        """Of parameters that are no tensors: the kernel is written for what they were."""
+        for name, values in self.source.scalars.items():
+            texts = [self._value_text(value) for value in values]
+            if len({*texts}) > 1:
+                yield f'assert {name} in ({", ".join(dict.fromkeys(texts))}), "written for these values"'
+            else:
+                equals = "is" if texts[0] in ("None", "True", "False") else "=="
+                yield f'assert {name} {equals} {texts[0]}, "written for this value"'
+
+    def _shapes_asserted(self) -> str:
+        names = [self._parameters[key] for key in self.kernels[0].parameters]
+        comma = "," if len(names) == 1 else ""
+        shapes = [
+            f"({', '.join(str(each.buffers[key].shape) for key in each.parameters)}{comma})" for each in self.kernels
+        ]
+        asked = f"({', '.join(f'{name}.shape' for name in names)}{comma})"
+        return f'assert {asked} in ({", ".join(shapes)}), "written for these shapes"'
+
+    def _value_text(self, value: object) -> str:
+        return f"nl.{value}" if isinstance(value, DType) else repr(value)
 
     def file(self) -> str:
         if self.source.text and self.source.definition is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,10 @@ class Source:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._starts = [0]
-        for line in text.splitlines(keepends=True):
-            self._starts.append(self._starts[-1] + len(line))
-        self._lines = text.splitlines()
+        # Python's lines: those of `str.splitlines` end at form feeds and others as well.
+        lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", text)
+        self._starts = [0, *accumulate(map(len, lines))]
+        self._lines = [line.rstrip("\r\n") for line in lines]
         self.edits: list[Edit] = []
 
     def offset(self, line: int, column: int) -> int:
@@ -106,7 +107,7 @@ class Source:
         begin = min([first.lineno, *(d.lineno for d in getattr(first, "decorator_list", []))])
         indent = self.indent(first)
         lines = [f"{indent}assert False, {said!r}".replace("'", '"')]
-        for line in self.text.splitlines()[begin - 1 : last]:
+        for line in self._lines[begin - 1 : last]:
             bare = line[len(indent) :] if line.startswith(indent) else line
             lines.append(f"{indent}# {bare}".rstrip())
         end = self._starts[last] if last < len(self._starts) else len(self.text)

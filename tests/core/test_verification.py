@@ -343,20 +343,75 @@ def test_a_reference_of_bfloat16_computes_in_float64_whatever_it_casts_to() -> N
     assert 0 < np.median(noise / np.abs(expected)) < 1e-6  # no steps of bfloat16 in it
 
 
+ROW_BY_ROW = "\n    for i, row in enumerate(wide): y[i] = row * row\n    return y"
+GIVING = {
+    "cast at last": "return (wide * wide).astype(TYPE)",
+    "filled, then cast": f"y = np.zeros(x.shape){ROW_BY_ROW}.astype(TYPE)",
+    "filled as its inputs are": "y = np.empty(x.shape, x.dtype); y[:] = wide * wide; return y.astype(TYPE)",
+    "narrow, then filled": f"y = np.empty(x.shape, TYPE){ROW_BY_ROW}",
+    "by a name of its own": "y = blank(x.shape, np.float32); y[:] = wide * wide; return y.astype(TYPE)",
+    "put together": "return np.stack([row * row for row in wide]).astype(TYPE)",
+    "of a list": "return np.array([row * row for row in wide]).astype(TYPE)",
+    "chosen": "return np.where(wide > 0, wide * wide, wide * wide).astype(TYPE)",
+    "added up": "y = np.zeros_like(wide); y += wide * wide; return y.astype(TYPE)",
+    "copied": "return np.asarray((wide * wide).astype(TYPE)).copy()",
+    "turned": "return (wide.T * wide.T).astype(TYPE).T.reshape(4, -1)[:, :].reshape(x.shape)",
+    "cast row by row": "return np.stack([(row * row).astype(TYPE) for row in wide])",
+    "a list of rows": "return np.array([(row * row).astype(TYPE) for row in wide])",
+    "made of its type": "return np.array(wide * wide, dtype=TYPE)",
+    "like another": "y = np.zeros_like(wide, dtype=TYPE); y[:] = (wide * wide).astype(TYPE); return y",
+    "by parts": "y = np.empty(x.shape, TYPE); part = y[:]; part[:] = wide * wide; return y",
+}
+
+
+@pytest.mark.parametrize("taken", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("given", ["bfloat16", "float16", "float8_e4m3"])
+@pytest.mark.parametrize("form", GIVING)
+def test_a_result_is_taken_before_it_is_rounded_however_it_is_made(form: str, given: str, taken: str) -> None:
+    of_task = task(
+        "import ml_dtypes\nimport numpy as np\nfrom numpy import empty as blank\nN = 64\n"
+        f"def get_inputs(): return [np.random.normal(size=(8, N)).astype('{taken}')]\n"
+        f"def forward(x):\n    wide = x.astype(np.float32)\n    {GIVING[form].replace('TYPE', repr(given))}\n"
+    )
+    reference = Reference(of_task, of_task.full)
+    (x,) = inputs = reference.inputs(0)
+    exact = np.square(x.astype(np.float64))
+    plain, one_by_one = reference.in_float32(inputs)[0], reference.in_float32_one_by_one(inputs)[0]
+    expected, empty = reference.expected_of_types(inputs)
+    np.testing.assert_allclose(expected, exact, rtol=1e-15)
+    assert empty.dtype == np.dtype(given)
+    assert plain.dtype == one_by_one.dtype == np.float32
+    np.testing.assert_allclose(plain, exact, rtol=1e-6)
+    np.testing.assert_allclose(reference.in_other_float64(inputs, 0)[0], exact, rtol=1e-14)
+    noise = reference.noise(inputs, (expected,), 2.0**-24, 1)[0]
+    assert 0 < np.median(noise / exact) < 1e-6, "it moves by steps of its type"
+
+
 @pytest.mark.parametrize(
-    "result",
+    "rounded",
     [
-        "(wide * wide).astype(ml_dtypes.bfloat16).astype(np.float32) / 3",  # used after it was rounded
-        "(wide * wide).astype(ml_dtypes.float8_e4m3)",  # narrower than any argument
+        "y = (wide * wide).astype('bfloat16').astype(np.float32) / 1",
+        "y = (wide * wide).astype('bfloat16'); y[1:] = y[1:] * 1",
+        "y = np.zeros(x.shape, 'bfloat16'); np.add(y, (wide * wide).astype('bfloat16'), out=y)",
+        "y = 1 * np.maximum((wide * wide).astype('bfloat16'), 0)",
     ],
 )
-def test_a_rounding_that_is_part_of_the_formula_stays(result: str) -> None:
-    reference = narrow_reference(result)
+def test_what_is_used_or_written_to_after_it_was_rounded_stays_so(rounded: str) -> None:
+    of_task = task(NARROW.replace("return RESULT", f"{rounded}\n    return y"))
+    reference = Reference(of_task, of_task.full)
     inputs = reference.inputs(0)
-    squares = np.square(inputs[0].astype(np.float64))
-    of_type = ml_dtypes.bfloat16 if "bfloat16" in result else ml_dtypes.float8_e4m3
-    wanted = squares.astype(of_type).astype(np.float64) / (3 if "/ 3" in result else 1)
-    np.testing.assert_allclose(reference.expected(inputs)[0].astype(np.float64), wanted, rtol=1e-15)
+    wanted = np.square(inputs[0].astype(np.float64)).astype(ml_dtypes.bfloat16).astype(np.float64)
+    np.testing.assert_array_equal(reference.expected(inputs)[0].astype(np.float64), wanted)
+
+
+def test_what_is_beyond_the_type_of_the_result_stays_so() -> None:
+    reference = narrow_reference("(wide * 1e3).astype('float8_e4m3')")
+    inputs = reference.inputs(0)
+    exact = inputs[0].astype(np.float64) * 1e3
+    rounded = exact.astype("float8_e4m3").astype(np.float64)
+    expected = reference.expected(inputs)[0]
+    np.testing.assert_array_equal(np.isfinite(expected), np.isfinite(rounded))
+    np.testing.assert_allclose(expected, np.where(np.isfinite(rounded), exact, rounded), rtol=1e-15)
 
 
 @pytest.mark.parametrize("result", ["(1 + np.tanh(wide)) * np.sqrt(2)", "1 + np.vectorize(math.tanh)(wide)"])
@@ -368,22 +423,13 @@ def test_a_reference_of_bfloat16_shows_what_float32_gets_wrong_though_numpy_make
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3", "float8_e5m2", "float16", "float32"])
 def test_arrays_of_every_type_are_kept_as_they_are(name: str, tmp_path: Path) -> None:
-    reference, cache = make_kept(name), ReferenceCache(tmp_path, key=b"k")
+    reference, cache = Reference(task(), task().full), ReferenceCache(tmp_path, key=b"k")
     seed = reference.task.seeds[0]
     inputs = reference.inputs(seed)
-    kept = [cache.of_draw(reference, seed, "r", lambda: reference.expected(inputs))[0] for _ in range(2)]
+    kept = [cache.of_draw(reference, seed, "r", lambda: (inputs[0].astype(name),))[0] for _ in range(2)]
     assert kept[0].dtype == kept[1].dtype == np.dtype(name)
     assert kept[0].tobytes() == kept[1].tobytes()
     assert kept[0] is not kept[1], "it was computed again, or never read"
-
-
-def make_kept(name: str) -> Reference:
-    of_task = task(
-        "import ml_dtypes\nimport numpy as np\nN = 4\n"
-        "def get_inputs(): return [np.random.normal(size=(8, N)).astype('f4')]\n"
-        f"def forward(x): return x.astype('{name}')\n"
-    )
-    return Reference(of_task, of_task.full)
 
 
 class _Unsteady(TracedHere):

@@ -11,19 +11,21 @@ from tests.e2e.kernels import SLOW
 from tests.e2e.run import orchestrate
 from tests.infra.test_documents import checked
 
-CHANGE = ("--tool", "group-loads", "--site", "j#1x2")
+CHANGE = ("--tool", "merge-iterations", "--site", "0:0")
 
 
 def test_apply_writes_one_new_file_and_overwrites_none_unasked(tmp_path: Path) -> None:
     work = folder_of_a_kernel(tmp_path)
-    done = orchestrate("apply", "mine.py", *CHANGE, "--output", "second.py", "--json", folder=work)
+    menu = checked(orchestrate("menu", "mine.py", "--json", folder=work).output)
+    change = ("--tool", menu["changes"][0]["tool"], "--site", menu["changes"][0]["site"])
+    done = orchestrate("apply", "mine.py", *change, "--output", "second.py", "--json", folder=work)
     assert done.status == 0, done.errors
     document = checked(done.output)
     assert document["written"] == "second.py" and document["diff"].startswith("--- mine.py\n+++ second.py\n")
     made = (work / "second.py").read_text()
     assert made != (work / "mine.py").read_text()
     again = orchestrate(
-        "apply", "second.py", "--problem", "mine_reference.py", *CHANGE, "--output", "second.py", folder=work
+        "apply", "second.py", "--problem", "mine_reference.py", *change, "--output", "second.py", folder=work
     )
     assert again.status == 2 and "second.py is there" in again.errors
     assert (work / "second.py").read_text() == made

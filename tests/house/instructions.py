@@ -179,11 +179,11 @@ def traced(name: str, machine: str) -> Traced:
     """A kernel that loads `ARRAYS`, makes the call, and returns whatever the call was given to write."""
     rows: list[int] = []
 
-    def kernel(*arrays: Any) -> Any:
-        tiles = {key: nl.load(array) for key, array in zip(ARRAYS, arrays)}
+    def kernel(**arrays: Any) -> Any:
+        tiles = {key: nl.load(array) for key, array in arrays.items()}
         result = nl.ndarray((P, N), nl.float32, buffer=nl.shared_hbm)
         nisa.dma_copy(dst=result, src=tiles["a"])
-        given = Tiles(**tiles, hbm=arrays[0], result=result, made=[], prepared=set())
+        given = Tiles(**tiles, hbm=arrays["a"], result=result, made=[], prepared=set())
         before = current().issued
         CALLS[name](given)
         rows.extend(row for row in range(before, current().issued) if row not in given.prepared)
@@ -197,7 +197,7 @@ def traced(name: str, machine: str) -> Traced:
             nisa.dma_copy(dst=outputs[-1], src=tile)
         return tuple(outputs)
 
-    program = nki_sim.trace(kernel, *inputs(), machine=machine)
+    program = nki_sim.trace(kernel, machine=machine, **ARRAYS)
     recorded = program.template_ids[rows].tolist()
     return Traced(program, tuple(program.templates[number] for number in dict.fromkeys(recorded)))
 

@@ -19,7 +19,7 @@ ORDER = (
     ("accelopt_core.toolchain",),
     ("accelopt_core.optimization_memory", "accelopt_core.languages"),
     ("accelopt_core.proposer", "accelopt_core.ports"),
-    ("accelopt_core.learning", "accelopt_core.judging", "accelopt_core.transforms", "accelopt_core.rules"),
+    ("accelopt_core.learning", "accelopt_core.judging", "accelopt_core.rules"),
     ("accelopt_core.model", "accelopt_core.loop", "accelopt_core.dispatch"),
     ("accelopt_core.catalogue",),
     # the outside world
@@ -68,7 +68,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 ROUND_KNOWS = ("accelopt_core.loop", "accelopt_core.model", "accelopt_core.learning")
 UNKNOWN_TO_ROUND = (
-    "accelopt_core.transforms", "accelopt_core.rules", "accelopt_core.catalogue", "accelopt_core.judging",
+    "accelopt_core.rules", "accelopt_core.catalogue", "accelopt_core.judging",
     "accelopt_core.languages", "nki_sim", "infra",
 )  # fmt: skip
 
@@ -91,7 +91,7 @@ NEUTRAL = (
 )  # fmt: skip
 """Rooms that know of languages what the ports say (`accelopt_core/language.py`, `toolchain.py`), and no more."""
 OF_ONE_LANGUAGE = (
-    "accelopt_core.languages.nki", "accelopt_core.languages.triton", "accelopt_core.transforms",
+    "accelopt_core.languages.nki", "accelopt_core.languages.triton",
     "accelopt_core.catalogue", "accelopt_core.dispatch.joining", "nki_sim", "infra.simulator", "infra.neuron",
     "infra.triton", "infra.languages.nki", "infra.languages.triton",
 )  # fmt: skip

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.candidate import Candidate
+from accelopt_core.catalogue.kernel_trees import NoTree
 from accelopt_core.evaluation import CompileFailed, Evaluation, Measured
 from accelopt_core.languages.nki.static_checks import forbidden
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset, Surroundings, Task
 from accelopt_core.toolchain import CompileError, ConstantArgument, DtypeArgument, TensorArgument
-from accelopt_core.transforms.base import AnalysisContext, NotAKernel, parse_kernel
-from accelopt_core.transforms.retile import Retile
 from infra.neuron.toolchain import open_neuron_toolchain
 from infra.nki_kernel import NKIKernel
 from infra.prediction.predictor import Predictor
@@ -211,18 +210,19 @@ def test_it_is_priced() -> None:
     assert prices[SLOW] is None, "it has no add_rows"
 
 
-def test_the_catalogue_reads_the_function_that_is_meant() -> None:
-    two = KERNEL + KERNEL[KERNEL.index("@nki.jit") :].replace("add_rows", "kernel")
-    assert parse_kernel(two, ("add_rows",)).entry_points == ("add_rows",)
-    assert [site.key for site in Retile().analyze(parse_kernel(KERNEL, ("add_rows",)), AnalysisContext())] == [
-        "STEP=2048"
-    ]
-    from accelopt_core.transforms.kernel_code import read_kernel
-
-    assert read_kernel(parse_kernel(two, ("add_rows",))).function.name.value == "add_rows"
-    assert read_kernel(parse_kernel(two)).function.name.value == "kernel"
-    with pytest.raises(NotAKernel, match="add_rows_too"):
-        read_kernel(parse_kernel(two, ("add_rows_too",)))
+def test_the_catalogue_changes_the_function_that_is_meant(target: LocalTarget) -> None:
+    other = KERNEL[KERNEL.index("@nki.jit") :].replace("add_rows", "kernel")
+    predictor = Predictor(task(around()), "trn2", workers=1)
+    try:
+        fastest = max(predictor.single_steps(KERNEL + other).steps, key=lambda step: step.gain_us)
+        made = predictor.carried_out(KERNEL + other, [fastest.name])
+        with pytest.raises(NoTree, match="add_rows"):
+            predictor.single_steps(KERNEL.replace("add_rows", "kernel"))
+    finally:
+        predictor.close()
+    assert made.endswith(other) and KERNEL not in made
+    result = judged(target, made, around())
+    assert isinstance(result, Measured) and result.latency_us == pytest.approx(fastest.after_us)
 
 
 def test_a_compiler_of_the_sdk_finds_them_as_files(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """The honest kernels that wrong ones are made from: the shipped seeds, each as the catalogue leaves it, and two cores.
 
 A seed after catalogue steps stands for its suite winner: the same hoisted loads, kept tiles, fused sums and moved
-engines. What they leave lies in `after_steps/`, so that the corpus stays as it is when a transform changes;
-`made_again` makes it afresh.
+engines. `after_steps/` has what they once left, so that the corpus stays as it is when the catalogue changes.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from accelopt_core.transforms.base import parse_kernel
-from accelopt_core.transforms.registry import transform_named
-from infra.tasks.seed_index import load_seed, seed_index
+from infra.tasks.seed_index import seed_index
 
 
 @dataclass(frozen=True)
@@ -25,98 +22,6 @@ class Base:
 
 
 FOLDER = Path(__file__).with_name("after_steps")
-
-STEPS: dict[str, tuple[tuple[str, str], ...]] = {
-    "matmul": (
-        ("hoist-invariant-load", "lhs_t/n"),
-        ("retile", "TILE_N=128"),
-        ("move-elementwise-work", "lhs_t@scalar"),
-        ("transpose-by-dma", "lhs_tile"),
-        ("transpose-by-pe", "lhs_t"),
-    ),
-    "transpose_matmul": (
-        ("hoist-invariant-load", "lhs_tile/n"),
-        ("retile", "TILE_N=128"),
-        ("move-elementwise-work", "out@scalar"),
-        ("block-tiles", "m#0x2"),
-    ),
-    "bmm": (
-        ("hoist-invariant-load", "lhs_t/n"),
-        ("retile", "TILE_N=128"),
-        ("move-elementwise-work", "lhs_t@scalar"),
-        ("transpose-by-dma", "lhs_tile"),
-        ("transpose-by-pe", "lhs_t"),
-    ),
-    "bmm_softmax": (
-        ("hoist-invariant-load", "lhs_t/n"),
-        ("retile", "TILE_N=128"),
-        ("move-elementwise-work", "lhs_t@scalar"),
-        ("fuse-row-sum", "total"),
-        ("transpose-by-dma", "lhs_tile"),
-    ),
-    "rmsnorm_matmul": (
-        ("hoist-invariant-load", "w_tile/m"),
-        ("hoist-invariant-preparation", "normed_t/n"),
-        ("retile", "TILE_N=128"),
-        ("move-elementwise-work", "normed@scalar"),
-        ("fuse-row-sum", "total"),
-    ),
-    "add_rmsnorm_matmul": (
-        ("hoist-invariant-load", "w_tile/m"),
-        ("hoist-invariant-preparation", "scaled_t/n"),
-        ("retile", "TILE_N=128"),
-        ("move-elementwise-work", "gain@scalar"),
-        ("fuse-row-sum", "total"),
-    ),
-    "matmul_add_rmsnorm": (
-        ("hoist-invariant-load", "x_t/n"),
-        ("retile", "TILE_N=128"),
-        ("move-elementwise-work", "gain@scalar"),
-        ("evacuate-psum", "acc"),
-        ("fuse-row-sum", "total"),
-    ),
-    "swiglu": (
-        ("hoist-invariant-load", "x_t/n"),
-        ("hoist-invariant-preparation", "hidden_t/d"),
-        ("retile", "TILE_N=128"),
-        ("move-elementwise-work", "x_t@scalar"),
-        ("evacuate-psum", "up"),
-    ),
-    "lora": (
-        ("hoist-invariant-load", "a_tile/m"),
-        ("retile", "TILE_N=128"),
-        ("move-elementwise-work", "xa_t@scalar"),
-        ("evacuate-psum", "low_rank"),
-        ("drop-copy", "full_rank"),
-    ),
-    "gqa_full": (
-        ("hoist-invariant-load", "k_tile/i"),
-        ("hoist-invariant-preparation", "k_t/i"),
-        ("retile", "TILE_S=128"),
-        ("move-elementwise-work", "k_t@scalar"),
-        ("evacuate-psum", "acc"),
-    ),
-    "rope_single_freq_apply": (
-        ("retile", "TILE_T=512"),
-        ("move-elementwise-work", "low_cos@gpsimd"),
-        ("fill-partitions", "t#0"),
-    ),
-    "silu": (("retile", "TILE_N=1024"),),
-    "adamw": (
-        ("retile", "TILE_N=1024"),
-        ("move-elementwise-work", "g_part@scalar"),
-        ("reciprocal-on-scalar", "inverse"),
-        ("widen-dma-rows", "j#1x2"),
-    ),
-    "mamba": (
-        ("hoist-invariant-load", "b_row/i"),
-        ("retile", "TILE_T=128"),
-        ("move-elementwise-work", "delta_u@gpsimd"),
-        ("evacuate-psum", "b_spread"),
-        ("drop-copy", "b_spread_out"),
-    ),
-}
-"""Transform and site, in order."""
 
 TWO_CORES = '''
 """The same silu on two cores by way of HBM: each makes one half, and stores the half that the other made."""
@@ -158,15 +63,7 @@ kernel = two_cores[2]
 def bases() -> tuple[Base, ...]:
     seeds = tuple(Base(seed.name, seed.name, seed.kernel_source) for seed in seed_index())
     after = tuple(
-        Base(f"{name} after {len(steps)} steps", name, (FOLDER / f"{name}.py").read_text(encoding="utf-8"))
-        for name, steps in STEPS.items()
+        Base(f"{seed.name} after steps", seed.name, (FOLDER / f"{seed.name}.py").read_text(encoding="utf-8"))
+        for seed in seed_index()
     )
     return (*seeds, *after, Base("silu on two cores", "silu", TWO_CORES))
-
-
-def made_again(name: str) -> str:
-    """The seed of that name after its steps: what is in `after_steps/`, but for its layout."""
-    source = load_seed(name).kernel_source
-    for transform, key in STEPS[name]:
-        source = transform_named(transform).apply(parse_kernel(source), key).code
-    return source

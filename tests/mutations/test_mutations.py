@@ -5,13 +5,12 @@ A few mutants of small kernels run here; all of them, and the honest kernels wit
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.mutations.bases import FOLDER, STEPS, bases, made_again
+from tests.mutations.bases import bases
 from tests.mutations.corpus import Mutant, corpus
 from tests.mutations.honest import HONEST, refusals
 from tests.mutations.judging import Fate, Verdict, judged
@@ -24,7 +23,7 @@ QUICK += [m for m in corpus(("mamba",)) if m.operator == "clamped" and m.number 
 SURVIVORS: dict[str, str] = {
     "matmul_add_rmsnorm: wrong epsilon 4": "1 / (N + 0.002) is 2e-6 off at N = 1024, and its root half of that: "
     "16 roundings, where a row of products may be 32 times its noise off",
-    "matmul_add_rmsnorm after 5 steps: wrong epsilon 4": "the same",
+    "matmul_add_rmsnorm after steps: wrong epsilon 4": "the same",
     "mamba: clamped input 14": "c is 0.05 and reaches 150 in `peaks` alone, where all inputs do and the scan overflows",
 }
 """Wrong kernels that are not caught, by name, and why not."""
@@ -73,13 +72,6 @@ def test_no_honest_kernel_is_refused_in_thirty_judgements(task: str) -> None:
 @pytest.mark.parametrize("task", ["silu", "silu in bfloat16", "silu of bfloat16", "silu to float8"])
 def test_an_honest_kernel_is_not_refused(task: str) -> None:
     assert refusals(task, range(3)) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STEPS)
-def test_the_kernels_after_steps_are_what_the_transforms_make(name: str) -> None:
-    kept = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
-    assert ast.dump(ast.parse(kept)) == ast.dump(ast.parse(made_again(name)))
 
 
 def test_every_honest_kernel_that_wrong_ones_are_made_of_is_judged() -> None:

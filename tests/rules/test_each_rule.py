@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
+from accelopt_core.rules.base import Rule
+from accelopt_core.rules.registry import RULES
+from tests.house.structure import ROOT
 from tests.rules.trees import accepted, outputs_of, refusals, relative_error, retraces, tree_of
 
 HEAD = """
@@ -277,6 +282,12 @@ def _arguments() -> list[np.ndarray]:
 
 def _source(body: str) -> str:
     return HEAD.format(shape="(128, 64)") + body
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_it_says_what_it_does_and_has_a_row_in_the_catalogues_page(rule: Rule) -> None:
+    assert inspect.getdoc(rule)
+    assert f"`{rule.name}`" in (ROOT / "docs/catalogue.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("rule", "body"), ACCEPTED, ids=[rule for rule, _ in ACCEPTED])

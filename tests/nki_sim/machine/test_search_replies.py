@@ -10,7 +10,7 @@ import pytest
 from accelopt_core.candidate import Attempt, Candidate, source_hash
 from accelopt_core.evaluation import CheckFailure, Incorrect
 from accelopt_core.ports import Message, ModelReply, ModelRequest, Role, Usage
-from benchmarks import search_replies, search_suite, search_walks
+from benchmarks import search_replies, search_walks
 from benchmarks.search_kernels import Point, Timed
 from infra.llm.recording import Exchange, exchange_to_json
 from infra.runs.run_folder import RunFolder
@@ -86,11 +86,11 @@ def test_a_run_as_recorded_is_a_curve_and_a_plan_takes_its_share_of_the_replies(
 def test_strategies_go_by_what_was_promised_and_see_no_change_to_a_kernel_that_is_not_written(
     pool: search_replies.Pool,
 ) -> None:
-    (run,) = search_suite.replayed(pool, search_walks.greedy_by_price, [0], 9)
+    (run,) = search_walks.replayed(pool, search_walks.greedy_by_price, [0], 9)
     assert [name for name, _ in run.measured] == [pool.start, *ids("b", "a", "aba", "ab")]
     assert run.best == ids("aba")[0] and run.points[1] == Point(20.0, 450.0)
     for walk in search_walks.WALKS.values():
-        for run in search_suite.replayed(pool, walk, range(3), 9):
+        for run in search_walks.replayed(pool, walk, range(3), 9):
             assert run.evaluations <= 5 and run.points[-1].seconds == 20.0 * run.evaluations
 
 

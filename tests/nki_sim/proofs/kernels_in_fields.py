@@ -11,7 +11,7 @@ import numpy as np
 from nki_sim.program import Program
 from nki_sim.proofs.equivalence import Original, Proofs, prove
 from nki_sim.proofs.execution import Input
-from tests.transforms.running import HEADER, trace
+from tests.kernel_texts import HEADER, trace
 
 P, N = 128, 64
 

@@ -1,0 +1,293 @@
+"""A kernel's loop trees at all shapes of its task, in the process that prices: read, searched, written.
+
+What the catalogue asks (`accelopt_core.catalogue.kernel_trees`) arrives as JSON and is answered as JSON.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from accelopt_core.rules.base import Site, applied
+from accelopt_core.rules.registry import RULES
+from accelopt_core.rules.search import Limits, PricedSite, Search, SimulatedPrices, State, prepared
+from accelopt_core.task import Surroundings
+from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgument, DtypeArgument, TensorArgument
+from nki_sim.canonical import digest
+from nki_sim.dtypes import as_dtype
+from nki_sim.lint.checking import valid_in
+from nki_sim.loop_ir.changes import Kernels, Refused
+from nki_sim.loop_ir.expansion import expand
+from nki_sim.loop_ir.reading import NotReadable, read
+from nki_sim.loop_ir.sizes import NoForm
+from nki_sim.loop_ir.source import KernelText
+from nki_sim.loop_ir.spelling import NotWritable
+from nki_sim.loop_ir.tree import DeviceLoop, Instruction, Loop, LoopKernel, Node, walk
+from nki_sim.loop_ir.writing import written
+from nki_sim.machine import Machine
+from nki_sim.program import Program
+
+_MOST_KEPT = 8
+"""Kernels whose trees are kept; a run asks for the same few again."""
+
+Presets = Sequence[Sequence[ArgumentSpec]]
+"""A kernel's arguments at each shape, the full shape last."""
+Traced = Callable[[str, Presets], Sequence[Program]]
+"""A source to its programs at those shapes. Raises CandidateFault."""
+
+
+def text_of(source: str, function: str, presets: Presets, around: Surroundings) -> KernelText:
+    given = [[_value(argument) for argument in arguments] for arguments in presets]
+    kept = {name for _, text in around.neighbours for name in re.findall(r"\w+", text)}
+    plain = KernelText(source, function, kept=frozenset(kept))
+    return plain.with_scalars(given, lambda value: not isinstance(value, TensorArgument))
+
+
+def _value(argument: ArgumentSpec) -> object:
+    if isinstance(argument, ConstantArgument):
+        return argument.value
+    return as_dtype(argument.element_type) if isinstance(argument, DtypeArgument) else argument
+
+
+@dataclass(frozen=True)
+class _Read:
+    text: KernelText
+    start: State
+
+
+@dataclass
+class _Searching:
+    """A search in a thread of its own, asked for from time to time."""
+
+    search: Search
+    thread: threading.Thread
+    stop: threading.Event
+    found: list[State | Exception]
+
+
+_Steps = Sequence[tuple[str, str]]
+"""Rules with the keys of their sites."""
+
+
+def elsewhere(presets: Presets) -> Iterator[Sequence[ArgumentSpec]]:
+    """Arguments at shapes that lie beside the presets: each size that varies changed by itself, at the first preset."""
+    given = [[each.shape if isinstance(each, TensorArgument) else () for each in arguments] for arguments in presets]
+    sizes = {
+        values
+        for shapes in zip(*given)
+        if len({len(shape) for shape in shapes}) == 1
+        for values in zip(*shapes)
+        if len(set(values)) > 1
+    }
+    for values in sorted(sizes):
+        for value in sorted({values[0] + gcd(*values), values[-1]} - {values[0]}):
+            yield [
+                TensorArgument(
+                    tuple(value if at == values else at[0] for at in zip(*(shapes[number] for shapes in given))),
+                    argument.dtype,
+                )
+                if isinstance(argument, TensorArgument)
+                else argument
+                for number, argument in enumerate(presets[0])
+            ]
+
+
+class Trees:
+    def __init__(self, traced: Traced, machine: Machine, presets: Presets, around: Surroundings) -> None:
+        self._traced = traced
+        self._presets = presets
+        self._around = around
+        self._prices = SimulatedPrices(machine)
+        self._known: dict[str, _Read] = {}
+        self._searching: _Searching | None = None
+        self._rules = {rule.name: rule for rule in RULES}
+
+    def answer(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """`no_tree` or `refused` in place of an answer says why there is none."""
+        try:
+            ask = {"single steps": self._single_steps, "way": self._way, "carry out": self._carried_out}[job["tree"]]
+            return ask(job)
+        except (NotReadable, CandidateFault) as error:
+            return {"no_tree": str(error)}
+        except (Refused, NotWritable, NoForm) as error:
+            return {"refused": str(error)}
+        except Exception as error:  # whatever a stranger's kernel brings out of the tree's rooms
+            return {"no_tree": f"its loop tree fails ({type(error).__name__}: {error}): please report it"}
+
+    def _read(self, source: str) -> _Read:
+        """Raises NotReadable, of a tree that is another program than its rows too; and of one without a price."""
+        if source not in self._known:
+            programs = self._traced(source, self._presets)
+            kernels = tuple(read(program) for program in programs)
+            if any(digest(expand(kernel)) != digest(program) for kernel, program in zip(kernels, programs)):
+                raise NotReadable("its loops were not read as they are: please report it")
+            try:
+                start = self._search(None).start(kernels)
+            except Refused as error:
+                raise NotReadable(str(error)) from None
+            while len(self._known) >= _MOST_KEPT:
+                del self._known[next(iter(self._known))]
+            text = text_of(source, programs[-1].kernel_name, self._presets, self._around)
+            self._known[source] = _Read(text, start)
+        return self._known[source]
+
+    def _search(self, allowed: frozenset[str] | None, **more: Any) -> Search:
+        return Search(RULES, self._prices, allowed=allowed, **more)
+
+    def _has_text(self, source: str, kernels: Kernels) -> bool:
+        try:
+            self._written(source, kernels)
+        except (NotWritable, NoForm):
+            return False
+        return True
+
+    def _single_steps(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        until = time.monotonic() + job["seconds"]
+        start = self._read(job["source"]).start
+        search = self._search(None)
+        steps: list[dict[str, Any]] = []
+        not_priced = 0
+        known: set[str] = {start.price.digest}
+        for rule in RULES:
+            for site in search.sites(rule, start):
+                if time.monotonic() >= until:
+                    not_priced += 1
+                    continue
+                after = search.after(start, rule, site)
+                if site in search.refusals or (after is not None and after.price.digest in known):
+                    continue
+                known |= {after.price.digest} if after is not None else set()
+                after_us = after.price.latency_us if after is not None else None
+                steps.append(self._step(PricedSite(site, start.price.latency_us, after_us), start.kernels[-1]))
+        refusals = [
+            (site.rule, site.what, _lines(start.kernels[-1], site), why) for site, why in search.refusals.items()
+        ]
+        return {
+            "latency_us": start.price.latency_us,
+            "steps": steps,
+            "refusals": refusals,
+            "not_priced": not_priced,
+        }
+
+    def _way(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Asked again until `priced` comes with a way; `stop`: the best so far is wanted now."""
+        if job.get("begin"):
+            start = self._read(job["source"]).start
+            stop, found = threading.Event(), list[State | Exception]()
+            allowed = job["allowed"]
+            search = self._search(
+                None if allowed is None else frozenset(allowed),
+                excluded=frozenset((rule, what) for rule, what in job["excluded"]),
+                ended=stop.is_set,
+                limits=Limits(enough_us=job["enough_us"]),
+                has_text=lambda kernels: self._has_text(job["source"], kernels),
+            )
+            thread = threading.Thread(target=_searched, args=(search, start.kernels, found), daemon=True)
+            self._searching = _Searching(search, thread, stop, found)
+            thread.start()
+        now = self._searching
+        assert now is not None, "a search is begun before it is asked for"
+        if job.get("stop"):
+            now.stop.set()
+        now.thread.join(None if job.get("stop") else job["seconds"])
+        if now.thread.is_alive():
+            return {"priced": now.search.priced}
+        self._searching = None
+        (state,) = now.found
+        if isinstance(state, Exception):
+            raise state
+        source = job["source"]
+        path = state.path
+        return {
+            "priced": now.search.priced,
+            "steps": [self._step(each, self._read(source).start.kernels[-1]) for each in path],
+            "source": self._final(source, [(each.site.rule, each.site.key) for each in path], state.kernels),
+            "before_us": path[0].before_us if path else state.price.latency_us,
+            "after_us": state.price.latency_us,
+            "withheld": now.search.withheld,
+        }
+
+    def _carried_out(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        source, steps = job["source"], [(rule, key) for rule, key in job["steps"]]
+        kernels = self._after(self._read(source).start.kernels, steps)
+        return {"source": self._final(source, steps, kernels)}
+
+    def _after(self, kernels: Kernels, steps: _Steps) -> Kernels:
+        """Raises Refused."""
+        for name, key in steps:
+            rule = self._rules.get(name)
+            if rule is None:
+                raise Refused(f"no rule is called {name!r}; there are: {', '.join(sorted(self._rules))}")
+            site = next((each for each in rule.sites(kernels[-1]) if each.key == key), None)
+            if site is None:
+                raise Refused(f"{name} has no site {key!r} in this kernel")
+            kernels = applied(rule, kernels, site)
+        return kernels
+
+    def _final(self, source: str, steps: _Steps, kernels: Kernels) -> str:
+        """Written for every shape that its sizes can say, if it is what the steps lead to at other shapes too; else for
+        the task's own alone. The sizes in which numbers are said are found by what they are at a few shapes."""
+        if not steps:
+            return source
+        text = self._written(source, kernels)
+        for arguments in elsewhere(self._presets):
+            try:
+                (there,) = self._traced(text, [arguments])
+            except CandidateFault:  # it refuses that shape
+                continue
+            if digest(there) != self._digest_after(source, steps, arguments):
+                return self._written(source, kernels, only_these_shapes=True)
+        return text
+
+    def _digest_after(self, source: str, steps: _Steps, arguments: Sequence[ArgumentSpec]) -> str:
+        """Of what the steps lead to at another shape; empty where they, or the kernel itself, do not work there."""
+        start = self._read(source).start.kernels
+        try:
+            (program,) = self._traced(source, [arguments])
+            (other,) = prepared(RULES, (read(program),))
+            return digest(expand(self._after((other, *start), steps)[0]))
+        except (CandidateFault, NotReadable, Refused):
+            return ""
+
+    def _written(self, source: str, kernels: Kernels, only_these_shapes: bool = False) -> str:
+        return written(kernels, self._read(source).text, valid_in(source)[-1], only_these_shapes)
+
+    def _step(self, step: PricedSite, kernel: LoopKernel) -> dict[str, Any]:
+        site = step.site
+        why = inspect.getdoc(self._rules[site.rule]) or ""
+        return {
+            "name": (site.rule, site.key),
+            "what": site.what,
+            "why": why.partition("\n\n")[0].replace("\n", " "),
+            "lines": _lines(kernel, site),
+            "before_us": step.before_us,
+            "after_us": step.after_us,
+        }
+
+
+def _lines(kernel: LoopKernel, site: Site) -> list[int]:
+    """Source lines of the instructions that a site is about; those of the kernel that was read."""
+    body: tuple[Node, ...] = kernel.body
+    node: Node | None = None
+    for at in site.path:
+        if at >= len(body):
+            break
+        node = body[at]
+        body = node.body if isinstance(node, (Loop, DeviceLoop)) else ()
+    inside = (node,) if node is not None else ()
+    lines = {each.line for each, _ in walk(inside) if isinstance(each, Instruction)}
+    lines |= {each.site for each, _ in walk(inside) if isinstance(each, Loop)} | {site.line}
+    return sorted(line for line in lines if line > 0)
+
+
+def _searched(search: Search, kernels: Kernels, found: list[State | Exception]) -> None:
+    try:
+        found.append(search.best(kernels))
+    except Exception as error:  # raised where the answer is waited for
+        found.append(error)
