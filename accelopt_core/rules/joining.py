@@ -31,6 +31,8 @@ ALL = "all"
 
 
 class FuseLoops:
+    """Two loops of one length, or all of those that can be, as one."""
+
     name = "fuse-loops"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

@@ -19,6 +19,8 @@ from nki_sim.program import Engine
 
 
 class KeepOnChip:
+    """A tensor of the kernel's own in HBM as a buffer in SBUF: its rows need not go there and back."""
+
     name = "keep-on-chip"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

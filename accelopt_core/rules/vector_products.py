@@ -45,6 +45,8 @@ MOST_ROWS = 16
 
 
 class ProductsOnVector:
+    """Each product as multiplications and additions of rows on one partition; then the passes on partitions."""
+
     name = "products-on-vector"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
