@@ -17,6 +17,7 @@ from accelopt_core.rules.keeping import KeepOnChip
 from accelopt_core.rules.lifting import Lift
 from accelopt_core.rules.parts import SplitColumns
 from accelopt_core.rules.products import ScaleAfterProduct
+from accelopt_core.rules.queues import HardwareQueue
 from accelopt_core.rules.rows import DealRows, LoadRowsOnce
 from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.sums import AccumulateInPsum
@@ -53,6 +54,7 @@ RULES: tuple[Rule, ...] = (
     Block(),
     Interchange(),
     SplitColumns(),
+    HardwareQueue(),
     EvacuatePsum(),
     MoveEngine(),
 )
