@@ -11,6 +11,7 @@ from accelopt_core.rules.engines import EvacuatePsum, MoveEngine, ReciprocalOnSc
 from accelopt_core.rules.factors import FactorFurtherOn, FactorInActivation, ScalarSecond, SubtractInActivation
 from accelopt_core.rules.filling import FillPartitions
 from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
+from accelopt_core.rules.gathers import GatherAsSlice
 from accelopt_core.rules.grouping import Group, GroupOnPartitions
 from accelopt_core.rules.joining import FuseLoops
 from accelopt_core.rules.keeping import KeepOnChip
@@ -29,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     Lift(),
     KeepOnChip(),
     DropCopy(),
+    GatherAsSlice(),
     FuseElementwise(),
     FuseRowSum(),
     AccumulateInPsum(),
