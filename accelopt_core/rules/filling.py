@@ -60,10 +60,14 @@ class FillPartitions:
         made = [n for n in range(first, last + len(block) - before) if isinstance(block[n], Loop)]
         if len(made) != 1:
             raise Refused("parts of the columns need what others make")
-        at = made[0]
-        kernels = everywhere(_narrowed, kernels, (*site.path[:-1], at))
-        at = next(n for n, node in enumerate(block_at(kernels[-1], site.path)) if n >= first and isinstance(node, Loop))
+        loop = block[made[0]]
+        kernels = everywhere(_narrowed, kernels, (*site.path[:-1], made[0]))
+        at = next(n for n, node in enumerate(block_at(kernels[-1], site.path)) if _same_loop(node, loop))
         return GroupOnPartitions().together(kernels, Site(self.name, (*site.path[:-1], at), (ALL,)))
+
+
+def _same_loop(node: Node, loop: Node) -> bool:
+    return isinstance(node, Loop) and isinstance(loop, Loop) and node.variable == loop.variable
 
 
 def _narrowed(kernel: LoopKernel, path: Path) -> LoopKernel:

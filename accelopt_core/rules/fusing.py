@@ -176,27 +176,29 @@ class FuseRowSum:
             raise Refused("it sums up parts of rows")
         writing, _ = uses_of(kernel, data.buffer)
         before = [each for each in writing if each.path[:-1] == site.path[:-1] and each.path < site.path]
-        if (
-            len(writing) != 1
-            or not before
-            or not covers(writing[0].node.operands[writing[0].at], kernel.buffers[data.buffer])
-        ):
-            raise Refused("more than one instruction makes its rows")
-        first = before[0].node
-        given = first.operands[0]
-        if given.buffer != data.buffer or not covers(replace(data, role=""), kernel.buffers[data.buffer]):
-            raise Refused("it sums up other elements")
+        if not before or not _same_elements(before[-1].node.operands[before[-1].at], data, kernel):
+            raise Refused("more than one instruction makes its rows, or it sums up other elements")
+        first, around = before[-1].node, loops_around(kernel, site.path)
+        if written_between(kernel, before[-1].path, site.path, Use(data, second, around)) is not None:
+            raise Refused("something else writes its rows in between")
         if data.dtype != float32:
             raise Refused(f"the rows round to {data.dtype}")
         made, kernel = _summing(first, kernel)
         operands = (*made.operands, *_registers(kernel, made, replace(dst, role="reduce_res")))
         fused = checked(replace(made, operands=operands), kernel.buffers)
-        use = Use(dst, second, loops_around(kernel, site.path))
-        changed = written_between(kernel, before[0].path, site.path, use)
+        changed = written_between(kernel, before[-1].path, site.path, Use(dst, second, around))
         if changed is not None:
             raise Refused(f"line {changed.node.line} writes the sum in between")
         kernel = with_node(kernel, site.path, ())
-        return _with_target_before(with_node(kernel, before[0].path, (fused,)), before[0].path, dst.buffer)
+        return _with_target_before(with_node(kernel, before[-1].path, (fused,)), before[-1].path, dst.buffer)
+
+
+def _same_elements(one: Access, other: Access, kernel: LoopKernel) -> bool:
+    """In whatever order within a partition."""
+    buffer = kernel.buffers[one.buffer]
+    same = (one.buffer, one.tile, one.offset, one.dtype) == (other.buffer, other.tile, other.offset, other.dtype)
+    steps = [sorted(pair for pair in each.pattern if pair[1] > 1) for each in (one, other)]
+    return same and (steps[0] == steps[1] or covers(one, buffer) and covers(other, buffer))
 
 
 def _summing(first: Instruction, kernel: LoopKernel) -> tuple[Instruction, LoopKernel]:

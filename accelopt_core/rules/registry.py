@@ -11,6 +11,7 @@ from accelopt_core.rules.engines import EvacuatePsum, MoveEngine, ReciprocalOnSc
 from accelopt_core.rules.factors import FactorFurtherOn, FactorInActivation, ScalarSecond, SubtractInActivation
 from accelopt_core.rules.filling import FillPartitions
 from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
+from accelopt_core.rules.gathers import GatherAsSlice
 from accelopt_core.rules.grouping import Group, GroupOnPartitions
 from accelopt_core.rules.joining import FuseLoops
 from accelopt_core.rules.keeping import KeepOnChip
@@ -18,6 +19,7 @@ from accelopt_core.rules.lifting import Lift
 from accelopt_core.rules.parts import SplitColumns
 from accelopt_core.rules.pipelining import Pipeline
 from accelopt_core.rules.products import ScaleAfterProduct
+from accelopt_core.rules.queues import HardwareQueue
 from accelopt_core.rules.rows import DealRows, LoadRowsOnce
 from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.sums import AccumulateInPsum
@@ -29,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     Lift(),
     KeepOnChip(),
     DropCopy(),
+    GatherAsSlice(),
     FuseElementwise(),
     FuseRowSum(),
     AccumulateInPsum(),
@@ -55,6 +58,7 @@ RULES: tuple[Rule, ...] = (
     Interchange(),
     Pipeline(),
     SplitColumns(),
+    HardwareQueue(),
     EvacuatePsum(),
     MoveEngine(),
 )

@@ -100,9 +100,20 @@ class Sizes:
             return None
         best = min(forms, key=lambda form: form.rank(near))
         self.used.add(best.of.name)
+        if best.exact and best.of.name not in near:
+            self._tell_apart(best, forms)
         if best.condition:
             self.conditions.add(best.condition)
         return self._with_constants(best.text, near)
+
+    def _tell_apart(self, best: _Form, forms: Sequence[_Form]) -> None:
+        """Which of several sizes a number comes from cannot be told: they have to be as they are at these shapes."""
+        told = {best.of.values}
+        for other in forms:
+            if other.exact and other.of.values not in told:
+                told.add(other.of.values)
+                self.used.add(other.of.name)
+                self.conditions.add(f"{best.text} == {other.text}")
 
     def _product(self, values: Values, one: Dimension, other: Dimension) -> str | None:
         """The values as a multiple or part of two sizes."""

@@ -81,6 +81,7 @@ ROTATE = """
     return y
 """
 FILL = "nisa.dma_copy(dst=tile, src=x[0:128, i * 16 : (i + 1) * 16])"
+DOUBLED = "nisa.tensor_tensor(dst=tile, data1=tile, data2=tile, op=nl.add)"
 TILE = """
     tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=tile, src=x[0:128, 0:64])
@@ -224,6 +225,132 @@ BESIDE = "nisa.tensor_tensor(dst=image[:, {to}], data1=image[:, 0:60], data2=ima
 WEIGHTS = """weights = nl.ndarray((32, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=weights, src=w[{rows}, 0:1])"""
 WEIGHTED = "nisa.scalar_tensor_tensor(dst=out, data=one, op0=nl.multiply, operand0=weights, op1=nl.add, operand1=other)"
+SHUFFLED = """
+    row = nl.ndarray((1, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=row, src=x[2:3, 0:64])
+    {more}
+    spread = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    for at in range(4):
+        nisa.nc_stream_shuffle(dst=spread[at * 32 : (at + 1) * 32, :], src=row, shuffle_mask=[0] * 32)
+    nisa.dma_copy(dst=y[0:128, 0:64], src=spread)
+    return y
+"""
+SHUFFLED_FLAT = (
+    SHUFFLED.replace("    for at in range(4):\n        nisa", "    nisa")
+    .replace("[at * 32 : (at + 1) * 32, :]", "[0:32, :]")
+    .replace("y[0:128, 0:64], src=spread", "y[0:32, 0:64], src=spread[0:32, :]")
+)
+COLUMNS_OF_PASSES = """
+    for d in range(16):
+        a = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=a, src=x.ap(pattern=[[64, 128], [16, 4]], offset=d))
+        out = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=out, data=a, op0=nl.multiply, operand0=2.0)
+        nisa.dma_copy(dst={into}, src=out)
+        {more}
+    return y
+"""
+ITS_OWN = "y.ap(pattern=[[64, 128], [16, 4]], offset=d)"
+STORED_AND_LOADED = """
+    for d in range(16):
+        out = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=out, value=1.0)
+        nisa.dma_copy(dst=y.ap(pattern=[[64, 128], [16, 4]], offset=d), src=out)
+        back = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=back, src=y[0:128, 0:64])
+    return y
+"""
+LOADED_AND_STORED = """
+    for d in range(16):
+        a = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=a, src=x.ap(pattern=[[64, 128], [16, 4]], offset=d))
+        nisa.dma_copy(dst=x[0:128, 0:4], src=a)
+    nisa.dma_copy(dst=y[0:128, 0:64], src=x[0:128, 0:64])
+    return y
+"""
+IN_HBM = """
+    kept = nl.ndarray((4, 32, 64), dtype={dtype}, buffer=nl.private_hbm)
+    for i in range(4):
+        rows = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=rows, src=x[i * 32 : (i + 1) * 32, 0:64])
+        doubled = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=doubled, data1=rows, data2=rows, op=nl.add)
+        nisa.dma_copy(dst=kept[i, :, :], src=doubled)
+    for i in range(4):
+        again = nl.ndarray({shape}, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=again, src=kept[{taken}])
+        nisa.dma_copy(dst=y[{into}], src=again)
+    return y
+"""
+TWO_LOOPS = """
+    kept = nl.ndarray((128, 4, 16), dtype=nl.float32, buffer=nl.sbuf)
+    for i in range(4):
+        nisa.dma_copy(dst=kept[:, i, :], src=x[0:128, i * 16 : (i + 1) * 16])
+    {between}
+    for i in range(4):
+        out = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=out, data=kept[:, {which}, :], op0=nl.multiply, operand0=2.0)
+        nisa.dma_copy(dst=y[0:128, i * 16 : (i + 1) * 16], src=out)
+    return y
+"""
+ALL_AT_ONCE = "nisa.tensor_scalar(dst=kept, data=kept, op0=nl.add, operand0=1.0)"
+HALF_FULL = """
+    one = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=one, src=x[0:64, 0:64])
+    two = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=two, data1=one, data2=one, op=nl.add)
+    nisa.dma_copy(dst=y[0:64, 0:64], src=two)
+    {more}
+    return y
+"""
+DEPTHWISE = """
+    weights = nl.ndarray((64, 4), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=weights, src=w[0:64, 0:4])
+    turned_in_psum = nl.ndarray((4, 64), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_transpose(dst=turned_in_psum, data=weights)
+    turned = nl.ndarray((4, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=turned, src=turned_in_psum)
+    {more}
+    for c in range(64):
+        image = nl.ndarray((4, 61), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=image, src=x.ap(pattern=[[1, 4], [1, 61]], offset=c * 64))
+        made = nl.ndarray((1, 61), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=made, stationary=turned[:, c : c + 1], moving=image)
+        out = nl.ndarray((1, 61), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=out, src=made)
+        nisa.dma_copy(dst=y[c : c + 1, 0:61], src=out)
+    return y
+"""
+CHANGED = "nisa.tensor_scalar(dst=turned, data=turned, op0=nl.add, operand0=1.0)"
+TWO_LIVES = """
+    tile = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
+    for i in range(2):
+        nisa.dma_copy(dst=tile, src=x[0:128, i * 16 : (i + 1) * 16])
+        nisa.dma_copy(dst=y[0:128, i * 16 : (i + 1) * 16], src=tile)
+    for i in range(2):
+        nisa.dma_copy(dst=tile, src=w[0:128, i * 16 : (i + 1) * 16])
+        nisa.dma_copy(dst=y[0:128, i * 16 + 32 : (i + 1) * 16 + 32], src=tile)
+    return y
+"""
+SUMMED = """
+    total = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=total, value={first})
+    for k in range(2):
+        a = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=a, src=x[k * 64 : (k + 1) * 64, 0:64])
+        b = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=b, src=w[k * 64 : (k + 1) * 64, 0:32])
+        product = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=product, stationary=a, moving=b)
+        copied = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=copied, src=product)
+        nisa.tensor_tensor(dst=total, data1=total, data2=copied, op=nl.add)
+        {more}
+    nisa.dma_copy(dst=y[0:64, 0:32], src=total)
+    return y
+"""
+USED = "nisa.dma_copy(dst=y[64:128, 0:32], src=total)"
+PART_OF_MEMSET = MEMSET.format(until=32).replace("y[0:128, 0:64], src=tile", "y[0:128, 0:32], src=tile[:, 0:32]")
 GROW = "nisa.tensor_scalar(dst=a, data=a, op0=nl.add, operand0=1.0)"
 
 
@@ -242,6 +369,20 @@ ACCEPTED = (
     ("scalar-second", _tile(PRODUCT.format(op="multiply"), HALVED.format(factor="number"))),
     ("exchange-operands", COLUMN.format(second="nisa.tensor_copy(dst=out, src=product)")),
     ("share-array", SHARED.format(rows=64, more="")),
+    ("broadcast-by-dma", SHUFFLED_FLAT.format(more="")),
+    ("group-transfers", COLUMNS_OF_PASSES.format(into=ITS_OWN, more="")),
+    (
+        "keep-on-chip",
+        IN_HBM.format(dtype="nl.float32", shape="(32, 64)", taken="i, :, :", into="i * 32 : (i + 1) * 32, 0:64"),
+    ),
+    ("fuse-loops", TWO_LOOPS.format(between="", which="i")),
+    ("fuse-loops", TWO_LOOPS.format(between=ALL_AT_ONCE, which="i")),
+    ("fill-partitions", HALF_FULL.format(more="")),
+    ("products-on-vector", DEPTHWISE.format(more="")),
+    ("rotate-buffers", TWO_LIVES),
+    ("drop-memset", PART_OF_MEMSET),
+    ("accumulate-in-psum", SUMMED.format(first=0.0, more="")),
+    ("accumulate-in-psum", SUMMED.format(first=1.0, more="")),
     ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
     ("load-rows-once", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
     ("load-rows-once", WINDOW),
@@ -259,7 +400,31 @@ REFUSED = (
     ("broadcast-by-dma", ROW_OF_THE_PASS_BEFORE, "just loaded"),
     ("rows-on-partitions", ROWS_THAT_WAIT, "earlier pass"),
     ("drop-memset", MEMSET.format(until=32), "reads what is set"),
-    ("rotate-buffers", ROTATE.format(before=FILL.replace("i ", "0 "), fill=FILL), "outside of the loop"),
+    (
+        "broadcast-by-dma",
+        SHUFFLED_FLAT.format(more="nisa.tensor_tensor(dst=row, data1=row, data2=row, op=nl.add)"),
+        "just loaded",
+    ),
+    ("group-transfers", STORED_AND_LOADED, "touches what"),
+    (
+        "group-transfers",
+        LOADED_AND_STORED,
+        "writes what",
+    ),
+    (
+        "keep-on-chip",
+        IN_HBM.format(dtype="nl.bfloat16", shape="(32, 64)", taken="i, :, :", into="i * 32 : (i + 1) * 32, 0:64"),
+        "converts",
+    ),
+    (
+        "keep-on-chip",
+        IN_HBM.format(dtype="nl.float32", shape="(4, 64)", taken=":, i, :", into="i * 4 : (i + 1) * 4, 0:64"),
+        "other partitions",
+    ),
+    ("fuse-loops", TWO_LOOPS.format(between="", which="3 - i"), "whole before"),
+    ("products-on-vector", DEPTHWISE.format(more=CHANGED), "not just loaded"),
+    ("accumulate-in-psum", SUMMED.format(first=0.0, more=USED), "used in the loop"),
+    ("rotate-buffers", ROTATE.format(before=FILL.replace("i ", "0 "), fill=DOUBLED), "outside of the loop"),
     (
         "rotate-buffers",
         ROTATE.format(before="", fill=FILL.replace("tile,", "tile[0:64, :],").replace("128", "64")),
