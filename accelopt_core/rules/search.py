@@ -112,7 +112,7 @@ def _rule_of(state: State) -> str:
 
 def _gain_of_last_step(state: State) -> float:
     """Least for the greatest."""
-    return state.path[-1].after_us / state.path[-1].before_us
+    return state.price.latency_us / state.path[-1].before_us
 
 
 @dataclass
