@@ -149,20 +149,22 @@ class Search:
         Raises Refused as `start` does.
         """
         start = self.start(kernels)
-        best, doors = self._down(start)
+        best, doors, others = self._down(start)
         opened: Counter[str] = Counter()
         without_gain = 0
-        while doors and without_gain < self.limits.patience and not self.is_over:
+        while (doors or others) and without_gain < self.limits.patience and not self.is_over:
             if best.price.latency_us <= self.limits.enough_us:
                 break
+            if not doors:
+                doors, others = others, []
             door = min(doors, key=lambda each: (opened[_rule_of(each)], _gain_of_last_step(each)))
             doors.remove(door)
             opened[_rule_of(door)] += 1
-            end, more = self._down(door)
+            end, more, rest = self._down(door)
             without_gain += 1
             if self._gains(end, best):
                 best, without_gain = end, 0
-                doors += more
+                doors, others = doors + more, others + rest
         return self._without_idle_steps(start, best)
 
     def start(self, kernels: Sequence[LoopKernel]) -> State:
@@ -177,8 +179,8 @@ class Search:
     def _gains(self, state: State, over: State) -> bool:
         return state.price.latency_us < (1 - self.limits.least_gain) * over.price.latency_us
 
-    def _down(self, state: State) -> tuple[State, list[State]]:
-        """Where the steps that gain lead from there, and states beside that way that are worth going on from.
+    def _down(self, state: State) -> tuple[State, list[State], list[State]]:
+        """Where the steps that gain lead from there; states beside that way that are worth going on from; the others.
 
         Ends where it comes to a state that another way came by.
         """
@@ -203,7 +205,9 @@ class Search:
             else:
                 state, settled = lower, 0
         taken = {(step.site.rule, step.site.what) for step in state.path}
-        return state, [door for children in beside for door in self._of_each_rule(children, taken)]
+        doors = [door for children in beside for door in self._of_each_rule(children, taken)]
+        chosen = {id(door) for door in doors}
+        return state, doors, [child for children in beside for child in children if id(child) not in chosen]
 
     def _together(self, state: State, children: Sequence[State]) -> State | None:
         """After all the steps that gain, the greatest gain first; of several at one place the best."""

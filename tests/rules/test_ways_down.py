@@ -1,0 +1,79 @@
+"""How the search goes through states whose prices are written down: a state is the set of steps taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from accelopt_core.rules.base import Site
+from accelopt_core.rules.search import Limits, Price, Search
+from nki_sim.loop_ir.changes import Refused
+from nki_sim.loop_ir.tree import LoopKernel
+
+START = LoopKernel("", "trn2", {}, (), (), (), (), False)
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    needs: str = ""
+    comes_last: bool = False
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        if self.name not in kernel.name:
+            yield Site(self.name, (), (), f"step {self.name}")
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        if not set(self.needs) <= set(kernel.name):
+            raise Refused(f"{self.name} needs {self.needs}")
+        return replace(kernel, name="".join(sorted(kernel.name + self.name)))
+
+
+@dataclass(frozen=True)
+class Prices:
+    of: Callable[[str], float]
+
+    def __call__(self, kernel: LoopKernel) -> Price:
+        return Price(self.of(kernel.name), kernel.name, ())
+
+
+def steps_found(search: Search) -> str:
+    return "".join(step.site.rule for step in search.best([START]).path)
+
+
+def test_steps_that_gain_are_taken_together() -> None:
+    rules = [Step(name) for name in "abcdefgh"]
+    search = Search(rules, Prices(lambda taken: 100.0 * 0.9 ** len(taken)), Limits(patience=0))
+    assert sorted(steps_found(search)) == list("abcdefgh")
+    assert search.priced <= 3 * len(rules)
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_step_that_gains_nothing_is_gone_on_from(first: str) -> None:
+    def of(taken: str) -> float:
+        return 50.0 if {"a", "b"} <= set(taken) else 100.0
+
+    rules = [Step("a", "" if first == "a" else "b"), Step("b", "" if first == "b" else "a"), Step("c")]
+    assert sorted(steps_found(Search(rules, Prices(of)))) == ["a", "b"]
+
+
+def test_rules_that_come_last_wait_for_the_others() -> None:
+    rules = [Step("z", comes_last=True), Step("a"), Step("b", "a")]
+    found = steps_found(Search(rules, Prices(lambda taken: 100.0 - 20 * len(taken) - 30 * ("z" in taken))))
+    assert found == "abz"
+
+
+def test_what_is_excluded_is_not_taken_and_what_is_refused_is_kept() -> None:
+    rules = [Step("a"), Step("b"), Step("c", "a")]
+    excluded = frozenset({("a", "step a")})
+    search = Search(rules, Prices(lambda taken: 100.0 - 10 * len(taken)), excluded=excluded)
+    assert steps_found(search) == "b"
+    assert set(search.refusals.values()) == {"c needs a"}
+
+
+def test_it_ends_where_it_is_told_to() -> None:
+    search = Search([Step(name) for name in "abc"], Prices(lambda taken: 100.0 - len(taken)), ended=lambda: True)
+    assert steps_found(search) == ""
+    assert search.priced == 0
