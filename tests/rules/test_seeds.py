@@ -18,7 +18,8 @@ from tests.rules.trees import outputs_of, relative_error, retraces, tree_of
 REASSOCIATES = frozenset(
     {
         "accumulate-in-psum", "exchange-operands", "factor-further-on", "factor-in-activation", "fuse-elementwise",
-        "fuse-row-sum", "products-on-vector", "reciprocal-on-scalar", "scalar-second", "scale-after-product", "subtract-in-activation",
+        "fuse-row-sum", "products-on-vector", "reciprocal-on-scalar", "scalar-second", "scale-after-product",
+        "subtract-in-activation",
     }
 )  # fmt: skip
 """Rules that round elsewhere; all others keep every bit."""
