@@ -11,7 +11,7 @@ from nki_sim.patterns import Pattern
 
 
 @dataclass(frozen=True)
-class Step:
+class CommonStep:
     """One dimension of a copy."""
 
     here: int
@@ -72,16 +72,16 @@ def through(access: Access, here: Access, there: Access, ranges: Mapping[str, tu
     )
 
 
-def steps_of(here: Pattern, there: Pattern) -> list[Step] | None:
+def steps_of(here: Pattern, there: Pattern) -> list[CommonStep] | None:
     """The two patterns cut into the same sizes, innermost last."""
     mine, theirs = [list(p) for p in here if p[1] > 1], [list(p) for p in there if p[1] > 1]
-    steps: list[Step] = []
+    steps: list[CommonStep] = []
     while mine and theirs:
         (a, n), (b, m) = mine[-1], theirs[-1]
         size = min(n, m)
         if max(n, m) % size:
             return None
-        steps.insert(0, Step(a, b, size))
+        steps.insert(0, CommonStep(a, b, size))
         for side, stride, count in ((mine, a, n), (theirs, b, m)):
             if count == size:
                 side.pop()
@@ -90,7 +90,7 @@ def steps_of(here: Pattern, there: Pattern) -> list[Step] | None:
     return None if mine or theirs else steps
 
 
-def _nested(steps: Sequence[Step]) -> bool:
+def _nested(steps: Sequence[CommonStep]) -> bool:
     """Is each dimension's stride beyond all that the smaller ones reach?"""
     reach = 0
     for step in reversed(steps):
@@ -100,7 +100,7 @@ def _nested(steps: Sequence[Step]) -> bool:
     return True
 
 
-def _digits(value: int, steps: Sequence[Step]) -> list[int] | None:
+def _digits(value: int, steps: Sequence[CommonStep]) -> list[int] | None:
     """How many steps of each dimension come to that; None where none do."""
     if value < 0:
         return None
@@ -112,7 +112,7 @@ def _digits(value: int, steps: Sequence[Step]) -> list[int] | None:
     return None if value else digits
 
 
-def _cut(stride: int, count: int, steps: Sequence[Step]) -> list[tuple[int, int]]:
+def _cut(stride: int, count: int, steps: Sequence[CommonStep]) -> list[tuple[int, int]]:
     """A walk that goes over from one dimension to the next larger one, as one walk in each; outermost first."""
     cut: list[tuple[int, int]] = []
     for step in reversed(steps):
