@@ -307,9 +307,13 @@ class Program:
     @cached_property
     def kinds(self) -> np.ndarray:
         """int64 [instructions]: a number for its template, the same for templates that differ in their lines only."""
+        return np.array(self.alike, np.int64)[self.template_ids]
+
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """By template, the same number."""
         known: dict[Template, int] = {}
-        alike = [known.setdefault(replace(template, line=0), len(known)) for template in self.templates]
-        return np.array(alike, np.int64)[self.template_ids]
+        return tuple(known.setdefault(replace(template, line=0), len(known)) for template in self.templates)
 
     @cached_property
     def operand_rows(self) -> np.ndarray:

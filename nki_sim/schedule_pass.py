@@ -73,7 +73,7 @@ def timed(
     """`held`: by instruction, ns before which it does not begin. `bound_ns`: of `nki_sim.schedule.resource_bound`."""
     regions = find_regions(program)
     waits = find_waits(program, machine, regions)
-    walk = _Walk(program, machine, costs, regions, waits, held, _dma_slice_ns(costs, bound_ns), bound_ns)
+    walk = _Walk(program, machine, costs, regions, waits, held, _dma_slice_ns(program, costs, bound_ns), bound_ns)
     order, is_cold = np.arange(len(program), dtype=np.int64), np.zeros(len(program), np.bool_)
     none = np.zeros(len(program))
     found = walk.run(order, is_cold, none)
@@ -306,9 +306,10 @@ def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -
     return all(one[k] < other[k] + other[k + 2] and other[k] < one[k] + one[k + 2] for k in (0, 1))
 
 
-def _dma_slice_ns(costs: Sequence[Cost], bound_ns: float) -> float:
-    """How finely the time of the DMA engines is booked."""
-    moves = [price.transfer.engine_ns for price in costs if price.transfer is not None]
+def _dma_slice_ns(program: Program, costs: Sequence[Cost], bound_ns: float) -> float:
+    """How finely the time of the DMA engines is booked; the same however many lines say the same transfer."""
+    of_each = dict(zip(program.alike, costs)).values()
+    moves = [price.transfer.engine_ns for price in of_each if price.transfer is not None]
     mean = fsum(moves) / len(moves) if moves else 0.0
     finest = max(_FINEST_SLICE_NS, 2 * bound_ns / _MOST_SLICES)
     return max(finest, min(_COARSEST_SLICE_NS, mean))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.catalogue.kernel_trees import KernelTrees, NoTree, SingleSteps, Step, StepRefused, done_in
+from accelopt_core.catalogue.kernel_trees import KernelTrees, NoTree, PricedStep, SingleSteps, StepRefused, done_in
 from accelopt_core.evaluation import Gap, HotLine, Measured, microseconds
 from accelopt_core.explanation import Answer, ExplainedGap, Explanation, Verdict
 from accelopt_core.languages.nki.gaps import Cause, cause_of
@@ -122,7 +122,7 @@ _Located = tuple[tuple[int, ...], Answer]
 """An answer with the lines that it concerns."""
 
 
-def _offered(step: Step, least_us: float, tried: Attempt | None) -> _Located:
+def _offered(step: PricedStep, least_us: float, tried: Attempt | None) -> _Located:
     line = step.lines[0] if step.lines else None
     if tried is not None:
         came = f"{microseconds(tried.latency_us)}, " if tried.latency_us is not None else ""

@@ -35,7 +35,7 @@ StepDone = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Step:
+class PricedStep:
     """One rule applied to a kernel, priced by simulation at the full shape."""
 
     name: StepName
@@ -75,7 +75,7 @@ class SingleSteps:
 
     latency_us: float
     """Of the kernel itself."""
-    steps: tuple[Step, ...]
+    steps: tuple[PricedStep, ...]
     refusals: tuple[Refusal, ...]
     not_priced: int = 0
     """Sites that the time did not suffice for."""
@@ -85,7 +85,7 @@ class SingleSteps:
 class Way:
     """The best that a search found from a kernel; no steps where nothing gains."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PricedStep, ...]
     source: str
     before_us: float
     after_us: float
@@ -121,7 +121,7 @@ class KernelTrees(Protocol):
         ...
 
 
-def as_details(steps: Sequence[Step]) -> str:
+def as_details(steps: Sequence[PricedStep]) -> str:
     """What a plan keeps of a way."""
     return json.dumps({"steps": [{"rule": s.name.rule, "site": s.name.site, "what": s.what} for s in steps]})
 

@@ -15,8 +15,8 @@ from accelopt_core.catalogue.explaining import LIMIT_S, joined
 from accelopt_core.catalogue.kernel_trees import (
     KernelTrees,
     NoTree,
+    PricedStep,
     SingleSteps,
-    Step,
     StepName,
     StepRefused,
     as_details,
@@ -123,7 +123,7 @@ class CatalogueMenu:
         known = [step for step in found.steps if step.name == name] if isinstance(found, SingleSteps) else []
         title = " ".join(text_field(answer, "title", longest=200).split()) if not known else known[0].what
         gain_us = max(0.0, known[0].gain_us) if known else microseconds_field(answer, "expected_gain_us")
-        details = as_details(known or [Step(name, title, "", (), gain_us, 0.0)])
+        details = as_details(known or [PricedStep(name, title, "", (), gain_us, 0.0)])
         if any((plan.parent_id or context.parent.id, plan.details) == (context.parent.id, details)
                for plan in context.planned):  # fmt: skip
             raise MalformedAnswer(
@@ -168,5 +168,5 @@ class CatalogueMenu:
         return self._known[kernel]
 
 
-def _offer(step: Step, tie: bool) -> Offer:
+def _offer(step: PricedStep, tie: bool) -> Offer:
     return Offer(step.name.rule, step.name.site, step.what, step.why, step.gain_us, tie)

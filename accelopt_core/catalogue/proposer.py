@@ -17,7 +17,7 @@ from accelopt_core.candidate import Plan
 from accelopt_core.catalogue.kernel_trees import (
     KernelTrees,
     NoTree,
-    Step,
+    PricedStep,
     StepDone,
     StepRefused,
     Wanted,
@@ -121,19 +121,19 @@ class CataloguePlanner:
             self._found[key] = self._trees.way(context.parent.source, wanted, left_s)
         return self._found[key]
 
-    def _gains(self, steps: Sequence[Step]) -> bool:
+    def _gains(self, steps: Sequence[PricedStep]) -> bool:
         """By so much that predictions can tell?"""
         return bool(steps) and _gain_us(steps) >= self._worth * steps[0].before_us
 
 
-def _halves(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
+def _halves(steps: Sequence[PricedStep]) -> Iterator[Sequence[PricedStep]]:
     length = len(steps)
     while length:
         yield steps[:length]
         length //= 2
 
 
-def _gain_us(steps: Sequence[Step]) -> float:
+def _gain_us(steps: Sequence[PricedStep]) -> float:
     return sum(step.gain_us for step in steps)
 
 
@@ -160,7 +160,7 @@ def _floor_us(best: Measured) -> float:
     return bounds.floor_us if bounds.source == "declared" else 0.0
 
 
-def _plan(context: RoundContext, way: Way, steps: Sequence[Step]) -> Plan:
+def _plan(context: RoundContext, way: Way, steps: Sequence[PricedStep]) -> Plan:
     bottleneck = context.parent_result.bottleneck
     technique = _technique(steps)
     rationale = list(_explained(steps))
@@ -181,7 +181,7 @@ def _plan(context: RoundContext, way: Way, steps: Sequence[Step]) -> Plan:
     )
 
 
-def _title(steps: Sequence[Step]) -> str:
+def _title(steps: Sequence[PricedStep]) -> str:
     if len(steps) <= MOST_TOLD:
         return ", then ".join(step.what for step in steps)
     times = Counter(step.name.rule for step in steps)
@@ -189,7 +189,7 @@ def _title(steps: Sequence[Step]) -> str:
     return f"{len(steps)} steps at once: {', '.join(names)}"
 
 
-def _technique(steps: Sequence[Step]) -> str:
+def _technique(steps: Sequence[PricedStep]) -> str:
     """The rule that gains most."""
     gains: dict[str, float] = {}
     for step in steps:
@@ -197,11 +197,11 @@ def _technique(steps: Sequence[Step]) -> str:
     return max(gains, key=lambda name: gains[name])
 
 
-def _explained(steps: Sequence[Step]) -> Iterator[str]:
+def _explained(steps: Sequence[PricedStep]) -> Iterator[str]:
     """A sentence for each step: what it does, why that is faster, and what it comes to."""
     told: set[str] = set()
     for number, step in enumerate(steps, 1):
-        which = f"Step {number}, {step.what}" if len(steps) > 1 else step.what[:1].upper() + step.what[1:]
+        which = f"PricedStep {number}, {step.what}" if len(steps) > 1 else step.what[:1].upper() + step.what[1:]
         why = f" ({step.why.rstrip('.')})" if step.why and step.why not in told else ""
         told.add(step.why)
         assert step.after_us is not None, "a way runs on the machine"

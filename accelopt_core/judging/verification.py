@@ -193,7 +193,7 @@ class Reference:
     def expected_of_types(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """As `expected`, and after these, for each an empty array of the type in which the reference returns it."""
         results = self._forward(inputs, lambda narrow: _wide(np.float64, inputs, narrow))
-        return *map(unrounded, results), *(np.empty(0, result.dtype) for result in results)
+        return *map(unrounded, results), *(np.empty(0, np.asarray(result).dtype) for result in results)
 
     def noise(
         self, inputs: list[Any], expected: tuple[np.ndarray, ...], unit: float, seed: int

@@ -59,7 +59,16 @@ class Preparing(Protocol):
 
 
 @runtime_checkable
-class Balance(Protocol):
+class Last(Protocol):
+    """A rule whose steps wait until no other gains: what else is done decides whether they do, and they stand in the
+    way of it."""
+
+    @property
+    def comes_last(self) -> bool: ...
+
+
+@runtime_checkable
+class Balance(Last, Protocol):
     """A rule that moves work from one engine to another: worth it where the other one has time."""
 
     def moves(self, kernel: LoopKernel, site: Site) -> tuple[str, str]:

@@ -54,6 +54,8 @@ class Block:
 
 
 class Interchange:
+    """What an inner loop loads serves the passes of the outer one."""
+
     name = "interchange-loops"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

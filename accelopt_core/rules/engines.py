@@ -22,6 +22,7 @@ class MoveEngine:
     """The same work on an engine that has less to do."""
 
     name = "move-elementwise-work"
+    comes_last = True
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         for path, node in paths(kernel.body):

@@ -31,7 +31,7 @@ ALL = "all"
 
 
 class FuseLoops:
-    """Two loops of one length, or all of those that can be, as one."""
+    """One engine takes what a pass makes while another makes the next, in place of one loop after the other."""
 
     name = "fuse-loops"
 

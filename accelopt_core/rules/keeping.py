@@ -19,7 +19,7 @@ from nki_sim.program import Engine
 
 
 class KeepOnChip:
-    """A tensor of the kernel's own in HBM as a buffer in SBUF: its rows need not go there and back."""
+    """What is stored to HBM only to be loaded again stays in SBUF."""
 
     name = "keep-on-chip"
 

@@ -25,13 +25,14 @@ from nki_sim.loop_ir.changes import (
 from nki_sim.loop_ir.dependence import conflict
 from nki_sim.loop_ir.tree import Access, Allocate, DeviceLoop, Instruction, Loop, LoopKernel, Node
 
-PARTS = (2, 3, 4, 8)
+PARTS = (2, 4, 8)
 
 
 class SplitColumns:
     """A long row in parts, so that one engine begins while another still works."""
 
     name = "split-columns"
+    comes_last = True
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         for path, node in blocks(kernel):

@@ -24,6 +24,8 @@ from nki_sim.program import Engine
 
 
 class ScaleAfterProduct:
+    """The product, which is narrower, is scaled in place of what is multiplied, and need not wait for the factor."""
+
     name = "scale-after-product"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:

@@ -17,6 +17,7 @@ from accelopt_core.rules.joining import FuseLoops
 from accelopt_core.rules.keeping import KeepOnChip
 from accelopt_core.rules.lifting import Lift
 from accelopt_core.rules.parts import SplitColumns
+from accelopt_core.rules.pipelining import Pipeline
 from accelopt_core.rules.products import ScaleAfterProduct
 from accelopt_core.rules.queues import HardwareQueue
 from accelopt_core.rules.rows import DealRows, LoadRowsOnce
@@ -55,6 +56,7 @@ RULES: tuple[Rule, ...] = (
     ShareArray(),
     Block(),
     Interchange(),
+    Pipeline(),
     SplitColumns(),
     HardwareQueue(),
     EvacuatePsum(),

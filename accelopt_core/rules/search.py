@@ -1,19 +1,20 @@
 """Search over sequences of rules: loop trees are the states, simulated latencies order them.
 
-A way down from a state takes, sweep by sweep, all the steps that gain together; work is moved between engines last, for
-what else is done decides which of them are busy. A step that gains nothing by itself opens a way of its own: what it
-leads to may pay. States are told apart by the canonical digest of their programs, and bounded by their number, never by
-the clock: what is found is the same on any machine.
+A way down from a state takes, sweep by sweep, all the steps that gain together. Work is moved between engines, or ahead
+of other work, last: what else is done decides which engines are busy, and when. A step that gains nothing by itself
+opens a way of its own: what it leads to may pay. States are told apart by the canonical digest of their programs, and
+bounded by their number, never by the clock: what is found is the same on any machine.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Protocol
 
-from accelopt_core.rules.base import Balance, Preparing, Rule, Site, applied
+from accelopt_core.rules.base import Balance, Last, Preparing, Rule, Site, applied
 from nki_sim.canonical import digest
 from nki_sim.capacity import check_capacity
 from nki_sim.contested import contested
@@ -105,6 +106,15 @@ class State:
     path: tuple[PricedSite, ...] = ()
 
 
+def _rule_of(state: State) -> str:
+    return state.path[-1].site.rule
+
+
+def _gain_of_last_step(state: State) -> float:
+    """Least for the greatest."""
+    return state.price.latency_us / state.path[-1].before_us
+
+
 @dataclass
 class Search:
     """Refusals are kept for whoever explains what stands in the way."""
@@ -140,11 +150,15 @@ class Search:
         """
         start = self.start(kernels)
         best, doors = self._down(start)
+        opened: Counter[str] = Counter()
         without_gain = 0
         while doors and without_gain < self.limits.patience and not self.is_over:
             if best.price.latency_us <= self.limits.enough_us:
                 break
-            end, more = self._down(doors.pop(0))
+            door = min(doors, key=lambda each: (opened[_rule_of(each)], _gain_of_last_step(each)))
+            doors.remove(door)
+            opened[_rule_of(door)] += 1
+            end, more = self._down(door)
             without_gain += 1
             if self._gains(end, best):
                 best, without_gain = end, 0
@@ -168,8 +182,8 @@ class Search:
 
         Ends where it comes to a state that another way came by.
         """
-        balances: list[Rule] = [rule for rule in self.rules if isinstance(rule, Balance)]
-        others = [rule for rule in self.rules if not isinstance(rule, Balance)]
+        last: list[Rule] = [rule for rule in self.rules if isinstance(rule, Last) and rule.comes_last]
+        others = [rule for rule in self.rules if rule not in last]
         beside: list[list[State]] = []
         rules: Sequence[Rule] = others
         settled = 0
@@ -185,13 +199,11 @@ class Search:
             if rules is others:
                 beside.append(children)
             if lower is None:
-                rules, settled = (balances if rules is others else others), settled + 1
+                rules, settled = (last if rules is others else others), settled + 1
             else:
                 state, settled = lower, 0
-        ends = (beside[0], beside[-1]) if len(beside) > 1 else beside
         taken = {(step.site.rule, step.site.what) for step in state.path}
-        firsts_and_lasts = zip_longest(*(self._of_each_rule(children, taken) for children in ends))
-        return state, [door for pair in firsts_and_lasts for door in pair if door is not None]
+        return state, [door for children in beside for door in self._of_each_rule(children, taken)]
 
     def _together(self, state: State, children: Sequence[State]) -> State | None:
         """After all the steps that gain, the greatest gain first; of several at one place the best."""
@@ -214,13 +226,18 @@ class Search:
         return best
 
     def _of_each_rule(self, children: Sequence[State], taken: Set[tuple[str, str]]) -> list[State]:
-        """The fastest of each rule after a step that is not taken already; the fastest of all first."""
-        fastest: dict[str, State] = {}
-        for child in sorted(children, key=lambda each: each.price.latency_us):
+        """The fastest of each rule after a step that is not taken already; of those that tie, the one that goes
+        furthest, which rules name last."""
+        chosen: dict[str, State] = {}
+        for child in children:
             site = child.path[-1].site
-            if (site.rule, site.what) not in taken and site.rule not in fastest and self.has_text(child.kernels):
-                fastest[site.rule] = child
-        return list(fastest.values())
+            if (site.rule, site.what) in taken:
+                continue
+            before = chosen.get(site.rule)
+            better = before is None or not self._gains(before, child)
+            if better and self.has_text(child.kernels):
+                chosen[site.rule] = child
+        return list(chosen.values())
 
     def _children(self, state: State, rules: Sequence[Rule]) -> Iterator[State]:
         seen = {state.price.digest}
@@ -275,11 +292,11 @@ class Search:
         return None if found is None else self.after(state, *found)
 
     def _place_of(self, site: Site, kernels: Kernels) -> tuple[Rule, Site] | None:
-        """The step of that name; where there are several, the one in the same place."""
+        """The step of that name; where there are several, as of a line that is reached from several places, the one
+        that stands nearest."""
         (rule,) = (each for each in self.rules if each.name == site.rule)
         same = [each for each in rule.sites(kernels[-1]) if each.what == site.what]
-        there = [each for each in same if each.path == site.path] or same
-        return (rule, there[0]) if len(there) == 1 else None
+        return (rule, min(same, key=lambda each: _apart(each, site))) if same else None
 
     def _without_idle_steps(self, start: State, end: State) -> State:
         """Of states that tie the one of fewer steps."""
@@ -307,6 +324,12 @@ class Search:
             if not kernels:
                 return None
         return kernels
+
+
+def _apart(one: Site, other: Site) -> tuple[object, ...]:
+    """The least for the same place and arguments."""
+    places = [abs(a - b) for a, b in zip_longest(one.path, other.path, fillvalue=0)]
+    return places, one.arguments != other.arguments, one.arguments > other.arguments
 
 
 def prepared(rules: Sequence[Rule], kernels: Kernels) -> Kernels:

@@ -45,7 +45,7 @@ MOST_ROWS = 16
 
 
 class ProductsOnVector:
-    """Each product as multiplications and additions of rows on one partition; then the passes on partitions."""
+    """Products of a single row each, by Vector on as many partitions as there are rows."""
 
     name = "products-on-vector"
 

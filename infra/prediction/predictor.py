@@ -25,9 +25,9 @@ from typing import Any
 from accelopt_core.candidate import Candidate, source_hash
 from accelopt_core.catalogue.kernel_trees import (
     NoTree,
+    PricedStep,
     Refusal,
     SingleSteps,
-    Step,
     StepName,
     StepRefused,
     Wanted,
@@ -385,8 +385,10 @@ def _answered(said: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _steps(listed: Sequence[Mapping[str, Any]]) -> tuple[Step, ...]:
-    return tuple(Step(**{**each, "name": StepName(*each["name"]), "lines": tuple(each["lines"])}) for each in listed)
+def _steps(listed: Sequence[Mapping[str, Any]]) -> tuple[PricedStep, ...]:
+    return tuple(
+        PricedStep(**{**each, "name": StepName(*each["name"]), "lines": tuple(each["lines"])}) for each in listed
+    )
 
 
 def _raw_arguments(task: Task) -> list[list[dict[str, object]]]:

@@ -50,6 +50,7 @@ _ORDER: tuple[tuple[int, Callable[[_Form], bool]], ...] = (
     (1, lambda form: form.text == form.of.name),
     (0, lambda form: True),
     (1, lambda form: True),
+    (2, lambda form: True),
 )
 """By how much less than a form a number may be, and which forms; the first that fits."""
 
@@ -81,7 +82,7 @@ class Sizes:
         for less, fits in _ORDER:
             found = self._in_sizes(tuple(None if value is None else value + less for value in values), near, fits)
             if found is not None:
-                return f"{found} - 1" if less else found
+                return f"{found} - {less}" if less else found
         for each in self.dimensions:
             apart = {value - size for value, size in zip(values, each.values) if value is not None}
             if len(apart) == 1 and len(set(each.values)) > 1:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue.kernel_trees import (
     NoTree,
+    PricedStep,
     Refusal,
     SingleSteps,
-    Step,
     StepName,
     StepRefused,
     Wanted,
@@ -78,9 +78,9 @@ class ScriptedTrees:
             here += each.site
         return source_of(here)
 
-    def _step(self, here: str, letter: str) -> Step:
+    def _step(self, here: str, letter: str) -> PricedStep:
         us = self.us(here)
-        return Step(StepName("walk", letter), f"go {letter}", "It is shorter.", (1,), us, us - self.gains[letter])
+        return PricedStep(StepName("walk", letter), f"go {letter}", "It is shorter.", (1,), us, us - self.gains[letter])
 
     def _read(self, source: str) -> str:
         if self.unreadable:

@@ -8,7 +8,7 @@ import pytest
 
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue.explaining import explained, joined
-from accelopt_core.catalogue.kernel_trees import Refusal, SingleSteps, Step, StepName, as_details
+from accelopt_core.catalogue.kernel_trees import PricedStep, Refusal, SingleSteps, StepName, as_details
 from accelopt_core.evaluation import Gap, HotLine, Measured
 from accelopt_core.explanation import Explanation, Verdict, reasons, stops
 from accelopt_core.languages.nki.gaps import Cause
@@ -27,8 +27,8 @@ def result() -> Measured:
     return replace(made, profile=replace(made.profile, hot_lines=lines, gaps=gaps))
 
 
-def step(rule: str, line: int, gain_us: float | None, what: str = "x") -> Step:
-    return Step(StepName(rule, what), what, "", (line,), 100.0, None if gain_us is None else 100.0 - gain_us)
+def step(rule: str, line: int, gain_us: float | None, what: str = "x") -> PricedStep:
+    return PricedStep(StepName(rule, what), what, "", (line,), 100.0, None if gain_us is None else 100.0 - gain_us)
 
 
 STEPS = SingleSteps(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from accelopt_core.candidate import Attempt
-from accelopt_core.catalogue.contested import WithoutContested
-from accelopt_core.evaluation import Incorrect, Measured, Predicted
+from accelopt_core.evaluation import Incorrect, Measured
 from accelopt_core.loop.events import LastCheck
 from accelopt_core.loop.rounds import Past
 from infra.terminal.run_state import RunState
@@ -102,26 +100,3 @@ def test_a_watcher_shows_the_same_best(passed: str) -> None:
         state.apply(event, 0.0)
     assert state.best_id == "r002t1" and state.best is not None and state.best.latency_us == 90
     assert any(isinstance(event, LastCheck) and event.candidate_id == passed for event in script.events)
-
-
-class Prices:
-    """µs and contested facts by source."""
-
-    def __init__(self, known: dict[str, Predicted]) -> None:
-        self.known = known
-
-    def __call__(self, sources: Sequence[str], limit_s: float = 0.0) -> dict[str, float | None]:
-        return {source: self.known[source].latency_us for source in sources}
-
-    def contested(self, source: str) -> tuple[str, ...]:
-        return self.known[source].contested
-
-
-def test_a_kernel_that_rests_on_a_contested_fact_has_no_price_unless_the_parent_rests_on_it_too() -> None:
-    known = {"plain": Predicted(90, ""), "one": Predicted(60, "", FACT), "two": Predicted(50, "", (*FACT, HALVES))}
-    prices = Prices(known)
-    without = WithoutContested(prices, prices.contested)
-    assert without(["plain"]) == {"plain": 90} and not without.left_out
-    assert without(["one", "two"]) == {"one": None, "two": None} and without.left_out
-    without.allow(contested(100))
-    assert without(["plain", "one", "two"]) == {"plain": 90, "one": 60, "two": None}

@@ -387,6 +387,13 @@ def test_a_result_is_taken_before_it_is_rounded_however_it_is_made(form: str, gi
     assert 0 < np.median(noise / exact) < 1e-6, "it moves by steps of its type"
 
 
+@pytest.mark.parametrize("result", ["wide.tolist()", "float(wide.sum())", "wide.sum()", "(wide, wide.sum(axis=0))"])
+def test_a_result_need_not_be_an_array(result: str) -> None:
+    reference = narrow_reference(result)
+    found = reference.expected_of_types(reference.inputs(0))
+    assert [each.dtype for each in found] == [np.float64] * (4 if result.startswith("(") else 2)
+
+
 @pytest.mark.parametrize(
     "rounded",
     [

@@ -20,7 +20,7 @@ REGISTERED = re.compile(r"`(?P<name>\w+)` in `(?P<file>[\w/]+\.py)`")
 
 
 def test_the_page_has_all_seven() -> None:
-    assert list(WAYS) == ["provider", "transform", "instruction", "machine", "SDK route", "target", "language"]
+    assert list(WAYS) == ["provider", "rule", "instruction", "machine", "SDK route", "target", "language"]
     assert [title.lower().replace(" ", "-") for title in SECTIONS] == [row["at"] for row in WAYS.values()]
 
 

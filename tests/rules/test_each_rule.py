@@ -189,6 +189,28 @@ NEST = """
 """
 CARRIED = """nisa.tensor_tensor(dst=total, data1=total, data2=tile, op=nl.multiply)
             nisa.tensor_tensor(dst=tile, data1=total, data2=tile, op=nl.add)"""
+TENSOR_AND_VECTOR = """
+    weights = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=weights, src=w[0:64, 0:32])
+    for i in range(4):
+        rows = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=rows, src=x[i * 32 : (i + 1) * 32, 0:64])
+        turned = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=turned, data=rows)
+        standing = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=standing, src=turned)
+        product = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=product, stationary=standing, moving=weights)
+        out = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=out, src=product)
+        nisa.dma_copy(dst=y[i * 32 : (i + 1) * 32, 0:32], src=out)
+    return y
+"""
+TENSOR_AND_VECTOR_OF_LISTS = TENSOR_AND_VECTOR.replace(
+    "    for i in", "    outs = []\n    for i in", 1
+).replace("nisa.dma_copy(dst=y[i", "outs.append(out)\n    for i in range(4):\n        nisa.dma_copy(dst=y[i").replace(
+    "src=out)", "src=outs[i])"
+)  # fmt: skip
 IMAGE = """
     image = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=image, src=x[0:128, 0:64])
@@ -392,6 +414,8 @@ ACCEPTED = (
     ("load-rows-once", WINDOW),
     ("split-columns", IMAGE.format(between="")),
     ("interchange-loops", NEST.format(more="")),
+    ("pipeline", TENSOR_AND_VECTOR),
+    ("pipeline", TENSOR_AND_VECTOR_OF_LISTS),
     (
         "scale-after-product",
         ATTENTION.format(stands="standing", moves="values", last="nisa.tensor_copy(dst=out, src=product)"),
@@ -469,6 +493,11 @@ REFUSED = (
         "than a product with its rows",
     ),
     ("interchange-loops", NEST.format(more=CARRIED), "in their order"),
+    (
+        "pipeline",
+        TENSOR_AND_VECTOR.replace("x[i * 32 : (i + 1) * 32", "y[0:32").replace("y[i * 32 : (i + 1) * 32", "y[0:32"),
+        "of a later pass",
+    ),
     ("load-rows-once", ROWS, "some rows further on"),
 )
 
