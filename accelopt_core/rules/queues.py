@@ -24,8 +24,11 @@ class HardwareQueue:
     name = "hardware-queue"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for which in _WHICH:
-            if any(_is_free(node) and _WHICH[which](kernel, node) for _, node in paths(kernel.body)):
+        transfers = [
+            node for _, node in paths(kernel.body) if isinstance(node, Instruction) and node.opcode == "dma_copy"
+        ]
+        for which, chosen in _WHICH.items():
+            if any(chosen(kernel, node) for node in transfers):
                 yield Site(self.name, (), (which,), f"{which} with descriptors that hardware makes")
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:

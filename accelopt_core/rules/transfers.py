@@ -37,6 +37,8 @@ from nki_sim.memory import MemoryRegion
 
 BLOCKS = (4, 16)
 """Passes that one transfer serves, where it does not serve all."""
+SMALL = 8
+"""Part of SBUF that tiles of all passes may take before fewer are thought of."""
 
 
 class GroupTransfers:
@@ -81,7 +83,8 @@ def _blocks(count: int, tile: Access, kernel: LoopKernel) -> Iterator[int | str]
     most = usable_bytes(kernel.machine, MemoryRegion.sbuf) // bytes_each
     if count <= most:
         yield ALL
-    yield from (block for block in BLOCKS if count % block == 0 and block < count and block <= most)
+    if count > most // SMALL:
+        yield from (block for block in BLOCKS if count % block == 0 and block < count and block <= most)
 
 
 @dataclass(frozen=True)

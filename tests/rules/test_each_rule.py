@@ -322,6 +322,29 @@ DEPTHWISE = """
     return y
 """
 CHANGED = "nisa.tensor_scalar(dst=turned, data=turned, op0=nl.add, operand0=1.0)"
+GATHERED = """
+    tile = nl.ndarray(({rows}, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x[0:{rows}, 0:64])
+    indices = nl.ndarray(({rows}, 32), dtype=nl.uint32, buffer=nl.sbuf)
+    nisa.iota(dst=indices, {how})
+    out = nl.ndarray(({rows}, 32), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.nc_n_gather(dst=out, data=tile, indices=indices)
+    nisa.dma_copy(dst=y[0:{rows}, 0:32], src=out)
+    return y
+"""
+CHUNKS = """
+    total = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)
+    rows = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=rows, src=x[0:128, 0:64])
+    made = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    for j in range(4):
+        nisa.activation(dst=made[:, j * 16 : (j + 1) * 16], op=nl.exp, data=rows[:, j * 16 : (j + 1) * 16])
+        {more}
+        nisa.tensor_reduce(dst=total[:, j : j + 1], op=nl.add, data=made[:, j * 16 : (j + 1) * 16], axis=1)
+    nisa.dma_copy(dst=y[0:128, 0:4], src=total)
+    return y
+"""
+CHANGED_ROWS = "nisa.tensor_scalar(dst=made[:, j * 16 : j * 16 + 4], data=rows[:, 0:4], op0=nl.add, operand0=1.0)"
 TWO_LIVES = """
     tile = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
     for i in range(2):
@@ -380,6 +403,9 @@ ACCEPTED = (
     ("fill-partitions", HALF_FULL.format(more="")),
     ("products-on-vector", DEPTHWISE.format(more="")),
     ("rotate-buffers", TWO_LIVES),
+    ("gather-as-slice", GATHERED.format(rows=128, how="pattern=[[2, 32]], offset=1")),
+    ("hardware-queue", TWO_LIVES),
+    ("fuse-row-sum", CHUNKS.format(more="")),
     ("drop-memset", PART_OF_MEMSET),
     ("accumulate-in-psum", SUMMED.format(first=0.0, more="")),
     ("accumulate-in-psum", SUMMED.format(first=1.0, more="")),
@@ -422,6 +448,13 @@ REFUSED = (
         "other partitions",
     ),
     ("fuse-loops", TWO_LOOPS.format(between="", which="3 - i"), "whole before"),
+    (
+        "gather-as-slice",
+        GATHERED.format(rows=16, how="pattern=[[1, 32]], channel_multiplier=1"),
+        "from partition to partition",
+    ),
+    ("hardware-queue", TWO_LIVES.replace(", src=", ", engine=nisa.engine.scalar, src="), "has a queue"),
+    ("fuse-row-sum", CHUNKS.format(more=CHANGED_ROWS), "other elements"),
     ("products-on-vector", DEPTHWISE.format(more=CHANGED), "not just loaded"),
     ("accumulate-in-psum", SUMMED.format(first=0.0, more=USED), "used in the loop"),
     ("rotate-buffers", ROTATE.format(before=FILL.replace("i ", "0 "), fill=DOUBLED), "outside of the loop"),
