@@ -26,6 +26,8 @@ AHEAD = (1, 2)
 
 
 class Pipeline:
+    """Tensor work of later passes begins while other engines still take what earlier ones made."""
+
     name = "pipeline"
     comes_last = True
 
