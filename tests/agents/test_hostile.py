@@ -27,7 +27,7 @@ SECRET = "sk-ant-api03-0123456789abcdef"
 PRIVATE = "what only its owner may read"
 
 A_KERNEL = {"kernel": "mine.py"}
-A_CHANGE = {**A_KERNEL, "tool": "group-loads", "site": "j#1x2"}
+A_CHANGE = {**A_KERNEL, "tool": "merge-iterations", "site": "j#1x2"}
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("resume_run", {"run_id": "../../work"}, "run_id: "),
     ("follow_run", {"run_id": "x", "wait_seconds": 10**6}, "wait_seconds: "),
     ("follow_run", {}, "no run in the folder of this server yet: start_run"),
-    ("apply", {**A_CHANGE, "site": "bogus", "output": "new.py"}, "apply: group-loads cannot be used at 'bogus'"),
+    ("apply", {**A_CHANGE, "site": "bogus", "output": "new.py"}, "apply: merge-iterations cannot be used at 'bogus'"),
     ("stop_run", {"run_id": "1"}, "no run of this server"),
     ("shell", {"command": "id"}, "no tool is called 'shell'; there are: evaluate, "),
     ("evaluate\nx", {}, "no tool is called"),
@@ -145,7 +145,7 @@ def test_a_file_that_is_too_large_and_a_neighbour_that_lies_elsewhere_are_refuse
 
     async def script(agent: Agent) -> None:
         assert "more than 1,024 KiB" in await agent.refused("check", {"kernel": "huge.py"})
-        arguments = {"kernel": "uses.py", "reference": "mine_reference.py", "tool": "group-loads", "site": "j#1x2"}
+        arguments = {"kernel": "uses.py", "reference": "mine_reference.py", "tool": "merge-iterations", "site": "j#1x2"}
         said = await agent.refused("apply", {**arguments, "output": "new.py"})
         assert "outside" in said and PRIVATE not in said
         found = await agent.call("check", kernel="inner.py")

@@ -25,7 +25,7 @@ def test_profile_check_and_apply(tmp_path: Path) -> None:
         assert profile["latency_us"] > 0 and profile["lines"] and profile["kernel"] == "mine.py"
         assert "too large" in await agent.refused("check", {"kernel": "deep.py"})
         assert (await agent.call("check", kernel="bad.py"))["errors"] >= 1
-        change = {"kernel": "mine.py", "tool": "group-loads", "site": "no such site", "output": "never.py"}
+        change = {"kernel": "mine.py", "tool": "merge-iterations", "site": "no such site", "output": "never.py"}
         assert "ask for its menu again" in await agent.refused("apply", change)
 
     with_agent(work, script)
