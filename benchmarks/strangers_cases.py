@@ -41,7 +41,6 @@ REPOSITORIES = {
     "hong": "charleshong3/nki-moe-7013",
     "iitaku": "iitaku/nki-llama",
     "ericcsr": "Ericcsr/asst4-trainium",
-    "chengli": "chengli2003/asst4-trainium2",
     "gonzalez": "xaviergonzalez/asst4-trainium2",
     "nriedman": "nriedman/asst4-trainium2",
 }
@@ -885,17 +884,6 @@ STRANGERS = (
         "tensor_avgpool_kernel_",
         "maxpool_twice",
         "8fed0a31069e",
-        migrate=True,
-    ),
-    Stranger(
-        "transpose-chengli",
-        "transpose",
-        UNTOUCHED,
-        "chengli",
-        "part1/kernels.py",
-        "matrix_transpose",
-        "transpose",
-        "c05c81c08a4b",
         migrate=True,
     ),
     Stranger(
