@@ -27,11 +27,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.catalogue.rewrites import rewrites_in
+from accelopt_core.catalogue.kernel_trees import steps_in
 from accelopt_core.evaluation import Measured, explain
 from accelopt_core.explanation import heading, stops
 from accelopt_core.ports import EvaluationRequest, TargetError, TaskFault
-from benchmarks.strangers_cases import REPOSITORIES, STRANGERS, Half, Stranger, completed
+from benchmarks.strangers_cases import NOT_RUN, REPOSITORIES, STRANGERS, Half, Stranger, completed
 from infra.assembly import migrating
 from infra.journal import JournalError, replace_file
 from infra.runs.run_folder import RunFolder
@@ -75,7 +75,7 @@ class Row:
     before_percent: float = 0.0
     """Of the bound of the declared work."""
     after_percent: float = 0.0
-    transforms: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
     """From the input to the winner."""
     stopped: str = ""
     """How the run ended, and the largest gap that is left, with what stopped the catalogue there."""
@@ -154,7 +154,7 @@ def run(stranger: Stranger, root: Path, folder: Path, rounds: int, seconds: floa
         return Row(stranger, seconds=time.monotonic() - began, failed=str(error))
     row = replace(figures(stranger, summary), seconds=max(took, summary.seconds))
     if summary.baseline is None or summary.manifest.status in ("running", "failed"):
-        return replace(row, after_us=row.before_us, speedup=1.0, transforms=(), failed=said or summary.status)
+        return replace(row, after_us=row.before_us, speedup=1.0, rules=(), failed=said or summary.status)
     return row
 
 
@@ -211,7 +211,7 @@ def figures(stranger: Stranger, summary: RunSummary) -> Row:
     before, after = summary.baseline.result, summary.best.result
     attempts = {attempt.id: attempt for attempt in summary.attempts}
     won = [attempts[name].plan for name in summary.lineage.path() if name in attempts]
-    steps = [step.transform for plan in won if plan is not None for step in rewrites_in(plan.details)]
+    steps = [name.rule for plan in won if plan is not None for name, _ in steps_in(plan.details)]
     if summary.explanation is not None and summary.explanation.gaps:
         gap = summary.explanation.gaps[0]
         gaps = [f"{heading(gap)}: {'; '.join(stops(gap)[:REASONS])}"]
@@ -219,7 +219,7 @@ def figures(stranger: Stranger, summary: RunSummary) -> Row:
         gaps = [f"{gap.name} {gap.cost_us:,.1f} µs" for gap in after.profile.gaps[:1]]
     large = [gap.name for gap in after.profile.gaps if gap.cost_us > LARGE_GAP * after.latency_us]
     known = summary.explanation.gaps if summary.explanation is not None else ()
-    told = {gap.name for gap in known if gap.unread or gap.answers}
+    told = {gap.name for gap in known if gap.answers}
     return Row(
         stranger,
         before.latency_us,
@@ -281,7 +281,7 @@ def table(rows: Sequence[Row], limit_s: float) -> list[str]:
         if of_half:
             lines += ["", f"## The {half.value} half", ""]
             lines += [
-                "| kernel | kind | before µs | after µs | speed-up | % of bound | transforms of the winner | what "
+                "| kernel | kind | before µs | after µs | speed-up | % of bound | rules of the winner | what "
                 "stopped the rest | s |",
                 "|---|---|---:|---:|---:|---:|---|---|---:|",
                 *(_cells(row) for row in of_half),
@@ -300,7 +300,7 @@ def _cells(row: Row) -> str:
         cells += [f"{row.before_percent:.0f} → {row.after_percent:.0f}"]
     else:
         cells += ["", "", "1.00x", ""]
-    cells += [counted(row.transforms), stopped, f"{row.seconds:.0f}"]
+    cells += [counted(row.rules), stopped, f"{row.seconds:.0f}"]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -339,10 +339,14 @@ def page(rows: Sequence[Row], limit_s: float, inputs_only: bool) -> str:
         f"Public kernels that nobody here wrote, {how}, on the simulated Trn2. Made by",
         "`python benchmarks/strangers.py`; `strangers_cases.py` beside it lists repositories, files and references.",
         "",
+        "Each checkout: `git clone https://github.com/OWNER/NAME DIR`. The Python files suffice; from a mirror:",
+        "`git --git-dir=MIRROR archive HEAD -- ':(glob)**/*.py' ':(glob)**/*.toml' | tar x -C DIR`.",
+        "",
         "The bound is what a reference's `WORK` takes at documented peaks. That counts operations one by one:",
         "instructions that do two at once may come to more than 100 % of it.",
     ]
-    return "\n".join([*head, *table(rows, limit_s)]) + "\n"
+    left = ["", "Meant for the untouched half, and not in it:", *(f"* {name}: {why}." for name, why in NOT_RUN.items())]
+    return "\n".join([*head, *table(rows, limit_s), *left]) + "\n"
 
 
 if __name__ == "__main__":

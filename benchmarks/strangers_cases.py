@@ -1,11 +1,15 @@
 """Kernels that nobody here wrote, each with a NumPy reference of ours: the rows of strangers.py.
 
-None of them is kept here: they are read from checkouts. The halves are alike in kinds, authors and eras. Work on the
-catalogue looks at the development half only; the other one says at the end whether what was learnt holds for others.
+None of them is kept here: they are read from checkouts. Work on the catalogue looks at the development half only; the
+other one says at the end whether what was learnt holds for others. Once its figures are known it is development too,
+and others take its place.
 """
 
 from __future__ import annotations
 
+import ast
+import sys
+import textwrap
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -24,7 +28,24 @@ REPOSITORIES = {
     "akjadhav": "akjadhav/asst4-trainium",
     "rishic3": "rishic3/asst4-trainium2",
     "argy": "a-argy/asst4-trainium2",
+    "corelab": "corelab-src/nki-llama",
+    "yin": "RichardYin21/Trainium-Quantum-Simulator",
+    "biquando": "biquando/trainium-quantum-sim",
+    "inference": "aws-neuron/neuronx-distributed-inference",
+    "viz": "Deep-Learning-Profiling-Tools/triton-viz",
+    "nkipy": "aws-neuron/nkipy",
+    "translation": "KevGomes1403/trainium-model-translation",
+    "autotune": "awslabs/nki-autotune",
+    "whn09": "whn09/nki-moe",
+    "goomelo": "Goomelo/nki-moe",
+    "hong": "charleshong3/nki-moe-7013",
+    "iitaku": "iitaku/nki-llama",
+    "ericcsr": "Ericcsr/asst4-trainium",
+    "gonzalez": "xaviergonzalez/asst4-trainium2",
+    "nriedman": "nriedman/asst4-trainium2",
 }
+IMPORTED = {*sys.stdlib_module_names, "nki", "neuronxcc", "numpy", "ml_dtypes"}
+"""Packages that a kernel may import."""
 IMPORTS = "import math\n\nimport nki\nimport nki.isa as nisa\nimport nki.language as nl\nimport numpy as np\n\n\n"
 """What autocomp's harnesses paste in front of a kernel that imports nothing."""
 
@@ -51,8 +72,8 @@ class Stranger:
     """The beginning of the SHA-256 of the file that the row was written for."""
     migrate: bool = False
     """Of NKI Beta 1: rewritten for today's before it is run."""
-    without: str = ""
-    """A line that the kernel does not need, and that imports what need not be installed."""
+    cut: bool = False
+    """Its file imports what need not be installed: the kernel stands alone, with what it uses of the file."""
 
     @property
     def reference_file(self) -> Path:
@@ -61,16 +82,72 @@ class Stranger:
 
 def completed(stranger: Stranger, text: str) -> str:
     """A kernel's text as a file of its own: those that their own harness completes begin with what it pastes there."""
-    if stranger.without:
-        text = text.replace(stranger.without + "\n", "", 1)
+    if stranger.cut:
+        text = cut_out(text, stranger.function)
     if any(line.startswith(("import nki", "import neuronxcc", "from neuronxcc")) for line in text.splitlines()):
         return text
     return (PREAMBLE if stranger.migrate else IMPORTS) + text
 
 
+def cut_out(text: str, function: str) -> str:
+    """A function, wherever it is defined, with the names of its module that it needs, and the imports that they need.
+
+    Imports of packages that need not be installed are left out. Raises KeyError where there is no such function.
+    """
+    module = ast.parse(text)
+    bound = {name: node for node in module.body for name in _names(node)}
+    functions = {node.name: node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)}
+    kept: dict[ast.stmt, None] = {}
+    pending: list[ast.stmt] = [functions[function]]
+    while pending:
+        node = pending.pop()
+        if node not in kept:
+            kept[node] = None
+            used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+            pending += [bound[name] for name in sorted(used & bound.keys())]
+    lines = text.splitlines()
+    ordered = sorted(kept, key=lambda node: (not isinstance(node, (ast.Import, ast.ImportFrom)), _first(node)))
+    found = [textwrap.dedent("\n".join(lines[_first(node) - 1 : node.end_lineno])) for node in ordered]
+    return "\n\n".join(["from __future__ import annotations", *found]) + "\n"
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """What a statement at the top of a module binds, but for imports of what need not be installed."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        if all(name.partition(".")[0] in IMPORTED for name in modules):
+            return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+    elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+        return [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+    return []
+
+
+def _first(node: ast.stmt) -> int:
+    """Its line, that of its first decorator where it has some."""
+    return min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
+
+
 DEVELOPMENT, UNTOUCHED = Half.DEVELOPMENT, Half.UNTOUCHED
 TUTORIAL, ADVANCED, INTERNAL = "sols/trn-tutorial-nki2/", "sols/trn-advanced-nki2/", "sols/trn-internal/"
+NOT_RUN = {
+    "cross_attn_kernel of aws-neuron/neuronx-distributed-inference": "returns a tensor of private HBM",
+    "flash_fwd of aws-neuron/neuronx-distributed-inference": "asserts a launch grid of two dimensions",
+    "flash_fwd_large_d of huggingface/optimum-neuron": "returns nothing: it writes into an argument",
+    "deltanet_tkg_fwd of KevGomes1403/trainium-model-translation": "its package imports torch",
+    "rmsnorm_kernel of whn09/neuronx-distributed-inference": "nl.rms_norm does not migrate",
+    "fused_mlp_up_T of dinghongsong/NeuronMM": "nl.load_transpose2d with a mask does not migrate",
+    "nki_expert_aggregation_kernel of whn09/nki-moe": "index grids and slices in one subscript do not migrate",
+    "nki_fused_expert_mlp_kernel of whn09/nki-moe": "reshape of a view does not migrate",
+    "flash_decode_kernel of iitaku/nki-llama": "a tile compared by Python's own > does not migrate",
+    "dk_nki_softmax_lastdim of corelab-src/nki-llama": "a mask of four dimensions on a tile of two",
+    "fused_conv2d_maxpool of Ericcsr/asst4-trainium": "migrated, it fails at a permutation of axes",
+}
+"""Kernels that were meant for the untouched half, and why they are not in it."""
+
 EXAMPLES, LIBRARY = "nki/examples/", "src/nkilib_src/nkilib/"
+QWEN, DELTANET = "contrib/models/Qwen3.5-2B/src/nki_kernels/", "models/qwen3_6_moe/nki_kernels/deltanet/"
 
 STRANGERS = (
     Stranger(
@@ -79,7 +156,7 @@ STRANGERS = (
     Stranger(
         "layernorm",
         "norm",
-        UNTOUCHED,
+        DEVELOPMENT,
         "autocomp",
         TUTORIAL + "1_layernorm_ref.py",
         "solution",
@@ -100,7 +177,7 @@ STRANGERS = (
     Stranger(
         "rmsnorm-beta1",
         "norm",
-        UNTOUCHED,
+        DEVELOPMENT,
         "autocomp",
         "sols/trn-tutorial-nki1/0_rmsnorm_ref.py",
         "solution",
@@ -132,7 +209,7 @@ STRANGERS = (
     Stranger(
         "attention-rows",
         "attention",
-        UNTOUCHED,
+        DEVELOPMENT,
         "autocomp",
         TUTORIAL + "5_sdattention_ref.py",
         "solution",
@@ -152,7 +229,7 @@ STRANGERS = (
     Stranger(
         "attention-causal-heads",
         "attention",
-        UNTOUCHED,
+        DEVELOPMENT,
         "autocomp",
         ADVANCED + "8_mha_ref.py",
         "solution",
@@ -173,7 +250,7 @@ STRANGERS = (
     Stranger(
         "attention-fused",
         "attention",
-        UNTOUCHED,
+        DEVELOPMENT,
         "fusion",
         "kernels/fused/attention.py",
         "fused_attention",
@@ -194,7 +271,7 @@ STRANGERS = (
     Stranger(
         "matmul-tiled",
         "matmul",
-        UNTOUCHED,
+        DEVELOPMENT,
         "sdk",
         EXAMPLES + "matrix_multiplication/matrix_multiplication_nki_kernels.py",
         "nki_matmul_tiled_",
@@ -214,7 +291,7 @@ STRANGERS = (
     Stranger(
         "matmul-block-free",
         "matmul",
-        UNTOUCHED,
+        DEVELOPMENT,
         "sdk",
         EXAMPLES + "matrix_multiplication/matrix_multiplication_nki_kernels.py",
         "nki_matmul_block_free_dimension_",
@@ -234,7 +311,7 @@ STRANGERS = (
     Stranger(
         "triangular-channel",
         "matmul",
-        UNTOUCHED,
+        DEVELOPMENT,
         "autocomp",
         INTERNAL + "10_openfold3_trimul_ref.py",
         "solution",
@@ -251,12 +328,12 @@ STRANGERS = (
         "low_rank",
         "e8ecd115abdd",
         migrate=True,
-        without="from scipy.special import softmax",
+        cut=True,
     ),
     Stranger(
         "matmul-gelu",
         "matmul",
-        UNTOUCHED,
+        DEVELOPMENT,
         "fusion",
         "kernels/fused/mlp.py",
         "fused_mlp_taylor",
@@ -280,7 +357,7 @@ STRANGERS = (
     Stranger(
         "cumsum-library",
         "scan",
-        UNTOUCHED,
+        DEVELOPMENT,
         "library",
         LIBRARY + "core/cumsum/cumsum.py",
         "cumsum",
@@ -300,7 +377,7 @@ STRANGERS = (
     Stranger(
         "mamba-repeated",
         "scan",
-        UNTOUCHED,
+        DEVELOPMENT,
         "autocomp",
         TUTORIAL + "3_mamba_ref.py",
         "solution",
@@ -320,7 +397,7 @@ STRANGERS = (
     Stranger(
         "delta-rule",
         "scan",
-        UNTOUCHED,
+        DEVELOPMENT,
         "autocomp",
         INTERNAL + "8_deltanet_recurrent_ref.py",
         "solution",
@@ -340,7 +417,7 @@ STRANGERS = (
     Stranger(
         "conv1d-library",
         "convolution",
-        UNTOUCHED,
+        DEVELOPMENT,
         "library",
         LIBRARY + "experimental/conv/conv1d.py",
         "conv1d",
@@ -360,7 +437,7 @@ STRANGERS = (
     Stranger(
         "conv2d-akjadhav",
         "convolution",
-        UNTOUCHED,
+        DEVELOPMENT,
         "akjadhav",
         "part2/conv2d.py",
         "fused_conv2d_maxpool",
@@ -392,7 +469,7 @@ STRANGERS = (
     Stranger(
         "maxpool",
         "pooling",
-        UNTOUCHED,
+        DEVELOPMENT,
         "autocomp",
         ADVANCED + "2_maxpool_ref.py",
         "solution",
@@ -412,7 +489,7 @@ STRANGERS = (
     Stranger(
         "transpose-rows",
         "transpose",
-        UNTOUCHED,
+        DEVELOPMENT,
         "sdk",
         EXAMPLES + "transpose2d/transpose2d_nki_kernels.py",
         "tensor_transpose2D_kernel_",
@@ -433,7 +510,7 @@ STRANGERS = (
     Stranger(
         "split-columns",
         "transpose",
-        UNTOUCHED,
+        DEVELOPMENT,
         "sdk",
         EXAMPLES + "index-case-1.py",
         "tensor_split_kernel_",
@@ -453,7 +530,7 @@ STRANGERS = (
     Stranger(
         "add-vectors",
         "elementwise",
-        UNTOUCHED,
+        DEVELOPMENT,
         "argy",
         "part1/kernels.py",
         "vector_add_stream",
@@ -465,7 +542,7 @@ STRANGERS = (
     Stranger(
         "rope-library",
         "rope",
-        UNTOUCHED,
+        DEVELOPMENT,
         "library",
         LIBRARY + "core/embeddings/rope.py",
         "RoPE",
@@ -478,11 +555,358 @@ STRANGERS = (
     Stranger(
         "trotter",
         "transform",
-        UNTOUCHED,
+        DEVELOPMENT,
         "autocomp",
         INTERNAL + "7_trotter_ref.py",
         "solution",
         "trotter",
         "d0fe736d777f",
+    ),
+    # The untouched half, of 28 November 2026.
+    Stranger(
+        "add-rmsnorm",
+        "norm",
+        UNTOUCHED,
+        "whn09",
+        "nki_kernels.py",
+        "nki_fused_add_rmsnorm_kernel",
+        "add_rmsnorm",
+        "fb958af8a2e9",
+        migrate=True,
+        cut=True,
+    ),
+    Stranger(
+        "rmsnorm-gated",
+        "norm",
+        UNTOUCHED,
+        "translation",
+        DELTANET + "components/norm_gate.py",
+        "deltanet_gated_rmsnorm",
+        "rmsnorm_gated",
+        "e1f3f3b6c788",
+    ),
+    Stranger(
+        "rmsnorm-nkipy",
+        "norm",
+        UNTOUCHED,
+        "nkipy",
+        "examples/models/gpt_oss/kernels/nki/rmsnorm.py",
+        "nki_rmsnorm_kernel",
+        "rmsnorm_epsilon",
+        "70b35070f989",
+    ),
+    Stranger(
+        "softmax-viz",
+        "norm",
+        UNTOUCHED,
+        "viz",
+        "examples/nki_beta2/softmax.py",
+        "softmax_kernel",
+        "softmax_into",
+        "ff338e6f687a",
+    ),
+    Stranger(
+        "softmax-router",
+        "router",
+        UNTOUCHED,
+        "whn09",
+        "nki_moe_kernels.py",
+        "nki_router_softmax_kernel",
+        "softmax_router",
+        "13c90fa7bdd7",
+        migrate=True,
+        cut=True,
+    ),
+    Stranger(
+        "attention-scores",
+        "attention",
+        UNTOUCHED,
+        "corelab",
+        "llama.py",
+        "dk_nki_matmul_fully_optimized_BB_forscaled_divsqrt",
+        "attention_scores",
+        "10ed8e2deb5d",
+        migrate=True,
+        cut=True,
+    ),
+    Stranger(
+        "attention-unfused",
+        "attention",
+        UNTOUCHED,
+        "fusion",
+        "kernels/baseline/attention.py",
+        "baseline_attention",
+        "attention",
+        "140cb3d92cdb",
+        migrate=True,
+    ),
+    Stranger(
+        "attention-decode",
+        "attention",
+        UNTOUCHED,
+        "autocomp",
+        "sols/trn-e2e/5_llama_attention_nki.py",
+        "solution",
+        "attention_decode",
+        "d39ccee82b6e",
+        migrate=True,
+    ),
+    Stranger(
+        "attention-viz",
+        "attention",
+        UNTOUCHED,
+        "viz",
+        "examples/nki_beta2/tiled_attention.py",
+        "tiled_attention_kernel",
+        "attention_tiles",
+        "5842b95c26c8",
+    ),
+    Stranger(
+        "latent-attention",
+        "attention",
+        UNTOUCHED,
+        "inference",
+        "contrib/models/GLM-5.2/src/mla_attention_nki_kernel.py",
+        "mla_attention_tkg",
+        "latent_attention",
+        "ba3be8e0ca9a",
+    ),
+    Stranger(
+        "matmul-bias",
+        "matmul",
+        UNTOUCHED,
+        "fusion",
+        "kernels/baseline/mlp_gemm.py",
+        "gemm_kernel",
+        "matmul_bias",
+        "0c30f305966e",
+        migrate=True,
+    ),
+    Stranger(
+        "matmul-hand",
+        "matmul",
+        UNTOUCHED,
+        "autotune",
+        "kernel_library/matmul/lhs_rhs/kernel_handtuned_89.26mfu.py",
+        "matmul_lhs_rhs_nkigym",
+        "matmul_hard_wired",
+        "e360453e9d15",
+    ),
+    Stranger(
+        "projections",
+        "matmul",
+        UNTOUCHED,
+        "iitaku",
+        "llama.py",
+        "nki_fused_qkv_separate_gemm",
+        "projections",
+        "29aff332f4ca",
+        migrate=True,
+        cut=True,
+    ),
+    Stranger(
+        "low-rank-transposed",
+        "matmul",
+        UNTOUCHED,
+        "neuronmm",
+        "profiler/mm_nki_profiler.py",
+        "fused_three_mm_xuv_transpose_block",
+        "low_rank_transposed",
+        "ad9acf896800",
+        migrate=True,
+        cut=True,
+    ),
+    Stranger(
+        "gate-up",
+        "mlp",
+        UNTOUCHED,
+        "corelab",
+        "llama.py",
+        "nki_matmul_fully_optimized_fused",
+        "gate_up",
+        "10ed8e2deb5d",
+        migrate=True,
+        cut=True,
+    ),
+    Stranger(
+        "silu-down",
+        "mlp",
+        UNTOUCHED,
+        "iitaku",
+        "llama.py",
+        "nki_fused_swiglu_down",
+        "silu_down",
+        "29aff332f4ca",
+        migrate=True,
+        cut=True,
+    ),
+    Stranger(
+        "mlp-decode",
+        "mlp",
+        UNTOUCHED,
+        "autocomp",
+        "sols/trn-e2e/3_llama_mlp_decode_nki.py",
+        "solution",
+        "mlp_decode",
+        "02d155d83724",
+        migrate=True,
+    ),
+    Stranger("mlp-viz", "mlp", UNTOUCHED, "viz", "examples/nki_beta2/mlp.py", "mlp_kernel", "mlp_relu", "820a4a18774b"),
+    Stranger(
+        "expert-tail",
+        "mlp",
+        UNTOUCHED,
+        "hong",
+        "qwen_with_nki.py",
+        "_nki_moe_tail_kernel",
+        "expert_tail",
+        "76b3084c90e7",
+        cut=True,
+    ),
+    Stranger(
+        "expert-total",
+        "reduction",
+        UNTOUCHED,
+        "goomelo",
+        "nki_moe_integrated.py",
+        "nki_moe_aggregate",
+        "expert_total",
+        "c7289012e5ad",
+        migrate=True,
+        cut=True,
+    ),
+    Stranger(
+        "silu-gate",
+        "elementwise",
+        UNTOUCHED,
+        "corelab",
+        "llama.py",
+        "nki_hidden_layer_B",
+        "silu_gate",
+        "10ed8e2deb5d",
+        migrate=True,
+        cut=True,
+    ),
+    Stranger(
+        "silu-halves",
+        "elementwise",
+        UNTOUCHED,
+        "goomelo",
+        "nki_moe_integrated.py",
+        "nki_swiglu",
+        "silu_halves",
+        "c7289012e5ad",
+        migrate=True,
+        cut=True,
+    ),
+    Stranger(
+        "gelu",
+        "elementwise",
+        UNTOUCHED,
+        "fusion",
+        "kernels/baseline/mlp_gemm.py",
+        "gelu_kernel",
+        "gelu",
+        "0c30f305966e",
+        migrate=True,
+    ),
+    Stranger(
+        "qk-norm-rope",
+        "rope",
+        UNTOUCHED,
+        "inference",
+        QWEN + "qwen_qk_norm_rope.py",
+        "qwen_qk_norm_partial_rope_kernel",
+        "qk_norm_rope",
+        "fdd17338457a",
+    ),
+    Stranger(
+        "rope-viz", "rope", UNTOUCHED, "viz", "examples/nki_beta2/rope.py", "rope_kernel", "rope_pair", "57e0bbf7cc11"
+    ),
+    Stranger(
+        "delta-step",
+        "scan",
+        UNTOUCHED,
+        "inference",
+        QWEN + "nki_deltanet.py",
+        "_deltanet_recurrent_step_batched_kernel",
+        "delta_step",
+        "d76dfcdc4d74",
+    ),
+    Stranger(
+        "state-prefix",
+        "scan",
+        UNTOUCHED,
+        "inference",
+        QWEN + "nki_deltanet_fused.py",
+        "deltanet_autocp_prefix_apply_output",
+        "state_prefix",
+        "d9026c7b24e4",
+    ),
+    Stranger(
+        "conv-state",
+        "convolution",
+        UNTOUCHED,
+        "translation",
+        DELTANET + "components/conv.py",
+        "deltanet_conv_tkg_fwd_cand",
+        "conv_state",
+        "a634ea806d1e",
+    ),
+    Stranger(
+        "conv2d-gonzalez",
+        "convolution",
+        UNTOUCHED,
+        "gonzalez",
+        "part2/conv2d.py",
+        "fused_conv2d_maxpool",
+        "conv2d",
+        "ac97b4295511",
+        migrate=True,
+    ),
+    Stranger(
+        "conv2d-nriedman",
+        "convolution",
+        UNTOUCHED,
+        "nriedman",
+        "part2/conv2d.py",
+        "fused_conv2d_maxpool",
+        "conv2d",
+        "7d9e40523c0c",
+        migrate=True,
+    ),
+    Stranger(
+        "maxpool-twice",
+        "pooling",
+        UNTOUCHED,
+        "ericcsr",
+        "part2/avgpool.py",
+        "tensor_avgpool_kernel_",
+        "maxpool_twice",
+        "8fed0a31069e",
+        migrate=True,
+    ),
+    Stranger(
+        "gate-apply",
+        "transform",
+        UNTOUCHED,
+        "yin",
+        "nki_gate_apply.py",
+        "nki_gate_apply",
+        "gate_apply",
+        "b0730c309070",
+        migrate=True,
+    ),
+    Stranger(
+        "unitary",
+        "transform",
+        UNTOUCHED,
+        "biquando",
+        "src/hybrid.py",
+        "kernel",
+        "unitary",
+        "3c8a0cf97d8c",
+        migrate=True,
+        cut=True,
     ),
 )
