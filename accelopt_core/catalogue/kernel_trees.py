@@ -93,6 +93,8 @@ class Way:
     """Kernels that were priced."""
     withheld: bool = False
     """Was a kernel left out because it rests on a contested fact?"""
+    complete: bool = False
+    """Did the search end by itself? Then none from the way's end finds more."""
 
 
 @dataclass(frozen=True)

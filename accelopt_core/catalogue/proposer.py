@@ -118,7 +118,10 @@ class CataloguePlanner:
         key = context.parent.source, wanted
         if key not in self._found:
             left_s = max(0.0, context.until - time.monotonic())
-            self._found[key] = self._trees.way(context.parent.source, wanted, left_s)
+            way = self._found[key] = self._trees.way(context.parent.source, wanted, left_s)
+            if way.complete:
+                end = Way((), way.source, way.after_us, way.after_us, 0, way.withheld, complete=True)
+                self._found.setdefault((way.source, wanted), end)
         return self._found[key]
 
     def _gains(self, steps: Sequence[PricedStep]) -> bool:

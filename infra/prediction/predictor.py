@@ -174,8 +174,9 @@ class Predictor:
                 said = _answered(worker.tree({**job, "stop": time.monotonic() >= until or self._closed}))
         self._through_with = self._asked_for = before + said["priced"]
         return Way(
-            _steps(said["steps"]), said["source"], said["before_us"], said["after_us"], said["priced"], said["withheld"]
-        )
+            _steps(said["steps"]), said["source"], said["before_us"], said["after_us"], said["priced"],
+            said["withheld"], said["complete"],
+        )  # fmt: skip
 
     def carried_out(self, source: str, steps: Sequence[StepName]) -> str:
         said = self._of_tree({"tree": "carry out", "source": source, "steps": [(s.rule, s.site) for s in steps]})

@@ -211,6 +211,7 @@ class Trees:
             "before_us": path[0].before_us if path else state.price.latency_us,
             "after_us": state.price.latency_us,
             "withheld": now.search.withheld,
+            "complete": not now.search.is_over,
         }
 
     def _carried_out(self, job: Mapping[str, Any]) -> dict[str, Any]:

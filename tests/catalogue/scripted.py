@@ -47,6 +47,7 @@ class ScriptedTrees:
     contested: Mapping[str, str] = field(default_factory=dict)
     """Facts that steps rest on."""
     unreadable: str = ""
+    complete: bool = False
     asked: list[Wanted] = field(default_factory=list)
 
     def us(self, letters: str) -> float:
@@ -68,7 +69,9 @@ class ScriptedTrees:
             elif self.gains[each] > 0 and ("walk", f"go {each}") not in wanted.excluded:
                 steps.append(self._step(here, each))
                 here += each
-        return Way(tuple(steps), source_of(here), self.us(first), self.us(here), len(self.gains), withheld)
+        return Way(
+            tuple(steps), source_of(here), self.us(first), self.us(here), len(self.gains), withheld, self.complete
+        )
 
     def carried_out(self, source: str, steps: Sequence[StepName]) -> str:
         here = self._read(source)

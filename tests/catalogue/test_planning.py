@@ -80,6 +80,16 @@ def test_what_is_being_tried_side_by_side_is_not_planned_again() -> None:
     assert done_in(first.details) != done_in(beside.details) and "a" not in letters(beside)
 
 
+def test_from_the_end_of_a_search_that_ended_by_itself_nothing_is_searched_again() -> None:
+    for complete in (True, False):
+        trees = ScriptedTrees(FOUR, complete=complete)
+        made = proposer(trees)
+        made.planner.plan(trees.context(""))
+        with pytest.raises(NothingToPlan):
+            made.planner.plan(trees.context("", "abcd"))
+        assert len(trees.asked) == (1 if complete else 2)
+
+
 def test_gains_within_a_tie_are_no_plan() -> None:
     trees = ScriptedTrees({"a": 0.8, "b": 0.9})
     with pytest.raises(NothingToPlan, match="no idea left"):
