@@ -78,7 +78,7 @@ class Limits:
     """How far a search goes."""
 
     most_priced: int = 600
-    most_rows: int = 30_000_000
+    most_rows: int = 16_000_000
     """Instructions of the programs that are priced, together."""
     patience: int = 12
     """Ways down that gain nothing, one after the other, after which it ends."""
