@@ -4,7 +4,7 @@ import numpy as np
 
 K = 512
 M = 512
-N = 1024
+N = 1536
 
 PRESETS = {"small": {"K": 256, "M": 256, "N": 512}}
 TOLERANCE = 1e-4
