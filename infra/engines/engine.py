@@ -109,6 +109,11 @@ ON = "on "
 class Service(Protocol):
     """A process that stays, and answers a line of JSON with a line of JSON."""
 
+    @property
+    def is_one_process(self) -> bool:
+        """Is it the same that answers next time?"""
+        ...
+
     def ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Raises TargetError where it can answer no more."""
         ...

@@ -52,6 +52,8 @@ class _LocalAsker:
     def __init__(self, process: KeptProcess) -> None:
         self._process = process
 
+    is_one_process = True
+
     def ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
         try:
             return self._process.ask(job)

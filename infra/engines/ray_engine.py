@@ -207,6 +207,8 @@ class RayEngine:
 class _RayAsker:
     """Whichever node is free: each has such a process, or starts one."""
 
+    is_one_process = False
+
     def __init__(self, engine: RayEngine, question: dict[str, Any]) -> None:
         self._engine = engine
         self._question = question

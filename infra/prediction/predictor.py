@@ -55,6 +55,7 @@ PART = 0.85
 """Of its share of what is left, what a worker is handed: all are through at about the same time."""
 ROWS_AT_ONCE = 400_000
 """Instructions of such kernels together: their programs are in memory at once."""
+_DAY_S = 86_400.0
 POLL_S = 0.5
 """Between two questions of how far a search is."""
 LONGEST_S = 120.0
@@ -168,10 +169,14 @@ class Predictor:
         until = time.monotonic() + limit_s
         before, self._asked_for = self._through_with, self._asked_for + 1
         with self._at_work() as worker:
-            said = _answered(worker.tree({**job, "begin": True}))
+            if not worker.is_one_process:
+                said = _answered(worker.tree({**job, "begin": True, "seconds": min(limit_s, _DAY_S), "stop": True}))
+            else:
+                said = _answered(worker.tree({**job, "begin": True}))
             while "steps" not in said:
                 self._through_with, self._asked_for = before + said["priced"], before + said["priced"] + 1
-                said = _answered(worker.tree({**job, "stop": time.monotonic() >= until or self._closed}))
+                over = time.monotonic() >= until or self._closed
+                said = _answered(worker.tree({**job, "seconds": 0.0 if over else POLL_S, "stop": over}))
         self._through_with = self._asked_for = before + said["priced"]
         return Way(
             _steps(said["steps"]), said["source"], said["before_us"], said["after_us"], said["priced"],
@@ -369,6 +374,10 @@ class _Worker:
         if "refused" in said:
             raise NoTimeline(str(said["refused"]))
         return from_line(said)
+
+    @property
+    def is_one_process(self) -> bool:
+        return self._asker.is_one_process
 
     def tree(self, job: Mapping[str, object]) -> dict[str, Any]:
         return dict(self._asker.ask(job))

@@ -176,7 +176,7 @@ class Trees:
         }
 
     def _way(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Asked again until `priced` comes with a way; `stop`: the best so far is wanted now."""
+        """Asked again until `priced` comes with a way; `stop`: after `seconds` the best so far is wanted."""
         if job.get("begin"):
             start = self._read(job["source"]).start
             stop, found = threading.Event(), list[State | Exception]()
@@ -193,11 +193,12 @@ class Trees:
             thread.start()
         now = self._searching
         assert now is not None, "a search is begun before it is asked for"
-        if job.get("stop"):
-            now.stop.set()
-        now.thread.join(None if job.get("stop") else job["seconds"])
+        now.thread.join(job["seconds"])
         if now.thread.is_alive():
-            return {"priced": now.search.priced}
+            if not job.get("stop"):
+                return {"priced": now.search.priced}
+            now.stop.set()
+            now.thread.join()
         self._searching = None
         (state,) = now.found
         if isinstance(state, Exception):
