@@ -246,7 +246,7 @@ class Search:
     def _children(self, state: State, rules: Sequence[Rule]) -> Iterator[State]:
         seen = {state.price.digest}
         for rule in rules:
-            for site in self.sites(rule, state):
+            for site in self.sites(rule, state.kernels[-1]):
                 if self.is_over:
                     return
                 if (site.rule, site.what) in self.excluded:
@@ -264,21 +264,27 @@ class Search:
         first, second = rule.moves(state.kernels[-1], site)
         return busy.get(first, 0.0) > busy.get(second, 0.0)
 
-    def sites(self, rule: Rule, state: State) -> Iterator[Site]:
+    def sites(self, rule: Rule, kernel: LoopKernel) -> Iterator[Site]:
+        """None where the rule fails: whatever a stranger's kernel brings out of one costs that rule, and is told."""
         try:
-            yield from rule.sites(state.kernels[-1])
-        except Exception as error:  # as in `after`
+            yield from rule.sites(kernel)
+        except Exception as error:
             self.refusals[Site(rule.name, (), (), "look for its sites")] = _fault(error)
+
+    def _applied(self, rule: Rule, kernels: Kernels, site: Site) -> Kernels | None:
+        """None where the rule refuses at some shape, or fails; why is kept."""
+        try:
+            return applied(rule, kernels, site)
+        except Refused as refused:
+            self.refusals[site] = str(refused)
+        except Exception as error:
+            self.refusals[site] = _fault(error)
+        return None
 
     def after(self, state: State, rule: Rule, site: Site) -> State | None:
         """None where the rule refuses at some shape, or an engine or the memory does."""
-        try:
-            kernels = applied(rule, state.kernels, site)
-        except Refused as refused:
-            self.refusals[site] = str(refused)
-            return None
-        except Exception as error:  # whatever a stranger's kernel brings out: it costs this site and not the run
-            self.refusals[site] = _fault(error)
+        kernels = self._applied(rule, state.kernels, site)
+        if kernels is None:
             return None
         self.priced += 1
         price = self.price(kernels[-1])
@@ -299,7 +305,7 @@ class Search:
         """The step of that name; where there are several, as of a line that is reached from several places, the one
         that stands nearest."""
         (rule,) = (each for each in self.rules if each.name == site.rule)
-        same = [each for each in rule.sites(kernels[-1]) if each.what == site.what]
+        same = [each for each in self.sites(rule, kernels[-1]) if each.what == site.what]
         return (rule, min(same, key=lambda each: _apart(each, site))) if same else None
 
     def _without_idle_steps(self, start: State, end: State) -> State:
@@ -321,12 +327,10 @@ class Search:
         """After those steps; None where one of them has no place, or is refused."""
         for site in sites:
             found = self._place_of(site, kernels)
-            try:
-                kernels = () if found is None else applied(found[0], kernels, found[1])
-            except Refused:
-                kernels = ()
-            if not kernels:
+            after = None if found is None else self._applied(found[0], kernels, found[1])
+            if after is None:
                 return None
+            kernels = after
         return kernels
 
 

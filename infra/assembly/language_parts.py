@@ -35,7 +35,7 @@ class LanguageParts(Protocol):
         ...
 
     def catalogue(self, predictor: Predictor | None) -> Proposer:
-        """The four roles without a model. `folder`: the run's. Raises JournalError for what cannot be read there."""
+        """The four roles without a model."""
         ...
 
     def teaching(self, info: TargetInfo, source: str, sweeps: bool) -> Teaching:

@@ -117,7 +117,7 @@ class Trees:
             return {"no_tree": str(error)}
         except (Refused, NotWritable, NoForm) as error:
             return {"refused": str(error)}
-        except Exception as error:  # whatever a stranger's kernel brings out of the tree's rooms
+        except Exception as error:  # of our own, on a stranger's kernel: said in a line, and the run goes on without
             return {"no_tree": f"its loop tree fails ({type(error).__name__}: {error}): please report it"}
 
     def _read(self, source: str) -> _Read:
@@ -155,7 +155,7 @@ class Trees:
         not_priced = 0
         known: set[str] = {start.price.digest}
         for rule in RULES:
-            for site in search.sites(rule, start):
+            for site in search.sites(rule, start.kernels[-1]):
                 if time.monotonic() >= until:
                     not_priced += 1
                     continue

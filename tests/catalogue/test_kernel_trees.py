@@ -13,6 +13,7 @@ import pytest
 
 import nki_sim
 from accelopt_core.catalogue.kernel_trees import NoTree, StepName, StepRefused, Wanted
+from accelopt_core.rules.search import FAULT
 from accelopt_core.task import ShapePreset, Surroundings, Task
 from infra.prediction.predictor import Predictor
 
@@ -118,7 +119,7 @@ def simulated(source: str, *arguments: object) -> np.ndarray:
     exec(compile(source, "<kernel>", "exec"), names)
     import nki
 
-    return nki.simulate(names["kernel"])(*arguments)  # type: ignore[no-any-return]
+    return np.asarray(nki.simulate(names["kernel"])(*arguments))
 
 
 def test_a_step_that_is_left_out_is_not_on_the_way(trees: Predictor) -> None:
@@ -134,6 +135,7 @@ def test_single_steps_are_priced_as_the_kernels_that_they_lead_to(trees: Predict
     made = {step.name: trees.carried_out(KERNEL, [step.name]) for step in gaining}
     prices = trees(list(made.values()))
     assert gaining and all(prices[made[step.name]] == pytest.approx(step.after_us) for step in gaining)
+    assert not [refusal for refusal in found.refusals if FAULT in refusal.why]
     lines = len(KERNEL.splitlines())
     assert all(0 < line <= lines for step in found.steps for line in step.lines)
     assert len({step.name for step in found.steps}) == len(found.steps)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import nki_sim
+from accelopt_core.rules.base import Site
 from accelopt_core.rules.registry import RULES
-from accelopt_core.rules.search import Limits, Search, SimulatedPrices
+from accelopt_core.rules.search import FAULT, Limits, Search, SimulatedPrices
 from nki_sim import repeated
 from nki_sim.canonical import digest
 from nki_sim.dtypes import float32
@@ -94,6 +96,7 @@ def tree(source: str, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> LoopKerne
 def searched(source: str) -> tuple[Search, list[str], LoopKernel, float]:
     search = Search(RULES, SimulatedPrices(TRN2), Limits(most_priced=60))
     found = search.best([tree(source)])
+    assert not [why for why in search.refusals.values() if FAULT in why]
     return search, [step.site.rule for step in found.path], found.kernels[0], found.price.latency_us
 
 
@@ -123,3 +126,29 @@ def test_the_search_is_bounded_by_states_and_the_same_every_time() -> None:
     again, steps_again, kernel_again, us_again = searched(BY_INSTRUCTIONS)
     assert search.priced == again.priced <= 60 + len(steps) ** 2
     assert (steps, us, digest(expand(kernel))) == (steps_again, us_again, digest(expand(kernel_again)))
+
+
+class Failing:
+    """A rule with a fault, in what it offers or in what it does."""
+
+    name = "failing"
+
+    def __init__(self, offers: bool) -> None:
+        self.offers = offers
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        if not self.offers:
+            raise ZeroDivisionError("in its sites")
+        yield Site(self.name, (0,), (), "fail")
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        raise KeyError("in its change")
+
+
+@pytest.mark.parametrize("offers", [True, False])
+def test_a_rule_that_fails_costs_its_site_and_not_what_others_find(offers: bool) -> None:
+    kernels = [tree(BY_INSTRUCTIONS)]
+    without = Search(RULES, SimulatedPrices(TRN2), Limits(most_priced=60)).best(kernels)
+    search = Search((Failing(offers), *RULES), SimulatedPrices(TRN2), Limits(most_priced=60))
+    assert search.best(kernels).price == without.price
+    assert [why for site, why in search.refusals.items() if site.rule == "failing" and FAULT in why]
