@@ -107,6 +107,8 @@ class Wanted:
     """Steps that are not taken."""
     enough_us: float = 0.0
     """A latency that is not searched below."""
+    most_priced: int = 400
+    """Kernels."""
 
 
 class KernelTrees(Protocol):

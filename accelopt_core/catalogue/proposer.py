@@ -46,6 +46,8 @@ NEAR_THE_BOUND = 0.02
 """Of the latency: with less left than twice the noise, the pricing costs more than it can find."""
 MOST_TOLD = 10
 """Steps that a title tells one by one."""
+MOST_PRICED_AGAIN = 150
+"""Kernels, from what a search has found: it seldom left more than a step."""
 MOST_SEARCHES = 8
 """For one plan, each without a step that an earlier one rested on."""
 
@@ -94,6 +96,8 @@ class CataloguePlanner:
         tried, planned = tried_from(context), planned_from(context)
         excluded = _did_not_win(context)
         wanted = replace(wanted, enough_us=_floor_us(context.best_result) / (1 - NEAR_THE_BOUND))
+        if wanted.allowed is not None and _is_found_by_a_search(context):
+            wanted = replace(wanted, most_priced=MOST_PRICED_AGAIN)
         withheld = False
         for _ in range(MOST_SEARCHES):
             way = self._way(context, replace(wanted, excluded=excluded))
@@ -157,6 +161,12 @@ def _did_not_win(context: RoundContext) -> frozenset[StepDone]:
     return frozenset(known).union(*tried)
 
 
+def _is_found_by_a_search(context: RoundContext) -> bool:
+    """Is the parent a way's end?"""
+    made = (each for each in context.history if each.candidate is not None and each.candidate.id == context.parent.id)
+    return any(each.plan is not None and each.plan.by_tool for each in made)
+
+
 def _floor_us(best: Measured) -> float:
     """What no kernel can be faster than; 0 where no bound is declared."""
     bounds = best.profile.bounds
@@ -204,7 +214,7 @@ def _explained(steps: Sequence[PricedStep]) -> Iterator[str]:
     """A sentence for each step: what it does, why that is faster, and what it comes to."""
     told: set[str] = set()
     for number, step in enumerate(steps, 1):
-        which = f"PricedStep {number}, {step.what}" if len(steps) > 1 else step.what[:1].upper() + step.what[1:]
+        which = f"Step {number}, {step.what}" if len(steps) > 1 else step.what[:1].upper() + step.what[1:]
         why = f" ({step.why.rstrip('.')})" if step.why and step.why not in told else ""
         told.add(step.why)
         assert step.after_us is not None, "a way runs on the machine"

@@ -8,11 +8,13 @@ bounded by their number, never by the clock: what is found is the same on any ma
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import zip_longest
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from accelopt_core.rules.base import Balance, Last, Preparing, Rule, Site, applied
 from nki_sim.canonical import digest
@@ -47,6 +49,10 @@ class Pricer(Protocol):
         """None for what an engine or the memory does not allow."""
         ...
 
+    def learn(self, price: Price) -> None:
+        """Of a program that another process priced."""
+        ...
+
 
 class SimulatedPrices:
     """Prices by the machine model, in this process; each program once."""
@@ -72,12 +78,15 @@ class SimulatedPrices:
                 self._known[key] = None
         return self._known[key]
 
+    def learn(self, price: Price) -> None:
+        self._known[price.digest] = price
+
 
 @dataclass(frozen=True)
 class Limits:
     """How far a search goes."""
 
-    most_priced: int = 600
+    most_priced: int = 400
     most_rows: int = 16_000_000
     """Instructions of the programs that are priced, together."""
     patience: int = 12
@@ -90,6 +99,16 @@ class Limits:
     """A latency that is not searched below: the machine allows hardly less."""
 
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Mapped(Protocol):
+    def __call__(self, function: Callable[[Item], Result], items: Sequence[Item], /) -> Iterator[Result]:
+        """What comes of each, in their order."""
+        ...
+
+
 @dataclass(frozen=True)
 class PricedSite:
     site: Site
@@ -100,10 +119,32 @@ class PricedSite:
 
 @dataclass(frozen=True)
 class State:
-    kernels: Kernels
-    """At each shape; the last one is priced."""
+    make: Callable[[], Kernels]
     price: Price
     path: tuple[PricedSite, ...] = ()
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        """At each shape; the last one is priced."""
+        return self.make()
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of a step."""
+
+    price: Price | None
+    """None where the rule refuses, or an engine or the memory does."""
+    refusal: str = ""
+    """The rule's."""
+    kernels: Kernels | None = None
+    """None of what another process tried: they are made again where they are wanted."""
+
+    def __reduce__(self) -> tuple[type[Tried], tuple[Price | None, str]]:
+        return Tried, (self.price, self.refusal)
+
+
+Step = tuple[Rule, Site]
 
 
 def _rule_of(state: State) -> str:
@@ -130,6 +171,8 @@ class Search:
     """Asked before each state: is it to be the last?"""
     has_text: Callable[[Kernels], bool] = lambda kernels: True
     """Can the trees be written as one kernel for all shapes? What cannot is not gone on from."""
+    mapped: Mapped = map
+    """How what is tried is tried: one after the other, or side by side."""
 
     def __post_init__(self) -> None:
         self.priced = self.rows = 0
@@ -162,7 +205,7 @@ class Search:
             opened[_rule_of(door)] += 1
             end, more, rest = self._down(door)
             without_gain += 1
-            if self._gains(end, best):
+            if self._gains(end.price, best.price):
                 best, without_gain = end, 0
                 doors, others = doors + more, others + rest
         return self._without_idle_steps(start, best)
@@ -172,12 +215,15 @@ class Search:
         price = self.price(kernels[-1])
         if price is None:
             raise Refused("the simulated machine cannot run this kernel")
-        state = State(tuple(kernels), price)
-        begun = self.price((ready := prepared(self.rules, state.kernels))[-1])
-        return state if begun is None or self._gains(state, State(ready, begun)) else State(ready, begun)
+        ready = prepared(self.rules, tuple(kernels))
+        begun = self.price(ready[-1])
+        if begun is not None and not self._gains(price, begun):
+            kernels, price = ready, begun
+        given = tuple(kernels)
+        return State(lambda: given, price)
 
-    def _gains(self, state: State, over: State) -> bool:
-        return state.price.latency_us < (1 - self.limits.least_gain) * over.price.latency_us
+    def _gains(self, price: Price, over: Price) -> bool:
+        return price.latency_us < (1 - self.limits.least_gain) * over.latency_us
 
     def _down(self, state: State) -> tuple[State, list[State], list[State]]:
         """Where the steps that gain lead from there; states beside that way that are worth going on from; the others.
@@ -214,14 +260,14 @@ class Search:
         best: State | None = None
         taken: set[tuple[str, tuple[int, ...]]] = set()
         for child in sorted(children, key=lambda each: each.price.latency_us):
-            if not self._gains(child, state):
+            if not self._gains(child.price, state.price):
                 break
             site = child.path[-1].site
             if (site.rule, site.path) in taken or self.is_over:
                 continue
             taken.add((site.rule, site.path))
             further = child if best is None else self._further(best, site)
-            if further is None or not (best is None or self._gains(further, best)):
+            if further is None or not (best is None or self._gains(further.price, best.price)):
                 continue
             if self.has_text(further.kernels):
                 best = further
@@ -238,25 +284,62 @@ class Search:
             if (site.rule, site.what) in taken:
                 continue
             before = chosen.get(site.rule)
-            better = before is None or not self._gains(before, child)
+            better = before is None or not self._gains(before.price, child.price)
             if better and self.has_text(child.kernels):
                 chosen[site.rule] = child
         return list(chosen.values())
 
     def _children(self, state: State, rules: Sequence[Rule]) -> Iterator[State]:
         seen = {state.price.digest}
-        for rule in rules:
-            for site in self.sites(rule, state.kernels[-1]):
-                if self.is_over:
-                    return
-                if (site.rule, site.what) in self.excluded:
-                    continue
-                if isinstance(rule, Balance) and not self._relieves(rule, state, site):
-                    continue
-                child = self.after(state, rule, site)
-                if child is not None and child.price.digest not in seen:
-                    seen.add(child.price.digest)
-                    yield child
+        steps = [step for step in self.steps(state, rules) if not self._is_left_out(state, *step)]
+        for _, _, child in self.tried(state, steps):
+            if child is not None and child.price.digest not in seen:
+                seen.add(child.price.digest)
+                yield child
+
+    def steps(self, state: State, rules: Sequence[Rule]) -> list[Step]:
+        return [(rule, site) for rule in rules for site in self.sites(rule, state.kernels[-1])]
+
+    def _is_left_out(self, state: State, rule: Rule, site: Site) -> bool:
+        if (site.rule, site.what) in self.excluded:
+            return True
+        return isinstance(rule, Balance) and not self._relieves(rule, state, site)
+
+    def tried(self, state: State, steps: Sequence[Step]) -> Iterator[tuple[Site, Tried, State | None]]:
+        """Until the search is over. With each what is there after it, as `after`."""
+        if self.is_over:
+            return
+        for (rule, site), tried in zip(steps, self.mapped(partial(self._try, state), steps)):
+            yield site, tried, self._counted(state, rule, site, tried)
+            if self.is_over:
+                return
+
+    def _try(self, state: State, step: Step) -> Tried:
+        rule, site = step
+        try:
+            kernels = applied(rule, state.kernels, site)
+        except Refused as refused:
+            return Tried(None, str(refused))
+        except Exception as error:  # whatever a stranger's kernel brings out of a rule costs that step, and is told
+            return Tried(None, _fault(error))
+        return Tried(self.price(kernels[-1]), "", kernels)
+
+    def _counted(self, state: State, rule: Rule, site: Site, tried: Tried) -> State | None:
+        if tried.refusal:
+            self.refusals[site] = tried.refusal
+            return None
+        self.priced += 1
+        price = tried.price
+        if price is None:
+            return None
+        self.price.learn(price)
+        self.rows += price.rows
+        if self.allowed is not None and not self.allowed.issuperset(price.contested):
+            self.withheld = True
+            return None
+        made = tried.kernels
+        make = partial(applied, rule, state.kernels, site) if made is None else (lambda: made)
+        return State(make, price, (*state.path, PricedSite(site, state.price.latency_us, price.latency_us)))
 
     def _relieves(self, rule: Balance, state: State, site: Site) -> bool:
         """Does it go from an engine to a less busy one?"""
@@ -271,30 +354,9 @@ class Search:
         except Exception as error:
             self.refusals[Site(rule.name, (), (), "look for its sites")] = _fault(error)
 
-    def _applied(self, rule: Rule, kernels: Kernels, site: Site) -> Kernels | None:
-        """None where the rule refuses at some shape, or fails; why is kept."""
-        try:
-            return applied(rule, kernels, site)
-        except Refused as refused:
-            self.refusals[site] = str(refused)
-        except Exception as error:
-            self.refusals[site] = _fault(error)
-        return None
-
     def after(self, state: State, rule: Rule, site: Site) -> State | None:
-        """None where the rule refuses at some shape, or an engine or the memory does."""
-        kernels = self._applied(rule, state.kernels, site)
-        if kernels is None:
-            return None
-        self.priced += 1
-        price = self.price(kernels[-1])
-        if price is None:
-            return None
-        self.rows += price.rows
-        if self.allowed is not None and not self.allowed.issuperset(price.contested):
-            self.withheld = True
-            return None
-        return State(kernels, price, (*state.path, PricedSite(site, state.price.latency_us, price.latency_us)))
+        """None where the rule refuses at some shape, or an engine or the memory does; or for what is not allowed."""
+        return self._counted(state, rule, site, self._try(state, (rule, site)))
 
     def _further(self, state: State, site: Site) -> State | None:
         """After that step, wherever its place is now; None where it has none."""
@@ -312,25 +374,35 @@ class Search:
         """Of states that tie the one of fewer steps."""
         at_most = (1 + self.limits.least_gain) * end.price.latency_us
         sites = [step.site for step in end.path]
-        for site in reversed(list(sites)):
+        ways = [[each for each in sites if each is not site] for site in sites]
+        latencies = self.mapped(partial(self._latency_along, start.kernels[-1]), ways)
+        idle = [site for site, latency in zip(sites, latencies) if latency <= at_most]
+        for site in reversed(idle):
             fewer = [each for each in sites if each is not site]
-            kernels = self._along(start.kernels, fewer)
-            price = None if kernels is None else self.price(kernels[-1])
-            if price is not None and price.latency_us <= at_most:
+            if len(idle) == 1 or self._latency_along(start.kernels[-1], fewer) <= at_most:
                 sites = fewer
         state: State | None = start
         for site in sites:
             state = None if state is None else self._further(state, site)
-        return end if state is None else state
+        is_no_worse = state is not None and state.price.latency_us <= at_most and self.has_text(state.kernels)
+        return state if state is not None and is_no_worse else end
+
+    def _latency_along(self, kernel: LoopKernel, sites: Sequence[Site]) -> float:
+        """In µs; infinite where the steps do not lead to a kernel that runs."""
+        kernels = self._along((kernel,), sites)
+        price = None if kernels is None else self.price(kernels[-1])
+        return math.inf if price is None else price.latency_us
 
     def _along(self, kernels: Kernels, sites: Sequence[Site]) -> Kernels | None:
         """After those steps; None where one of them has no place, or is refused."""
         for site in sites:
             found = self._place_of(site, kernels)
-            after = None if found is None else self._applied(found[0], kernels, found[1])
-            if after is None:
+            if found is None:
                 return None
-            kernels = after
+            try:
+                kernels = applied(found[0], kernels, found[1])
+            except Exception:  # refused, or a rule's fault: told where the step was tried
+                return None
         return kernels
 
 

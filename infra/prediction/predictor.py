@@ -51,6 +51,8 @@ SHORTEST_S, LONGEST_MESSAGE_S = 0.4, 4.0
 """What the kernels that a worker is handed together take, by what the last ones took. Rewrites of one kernel share a
 process, and between two messages a worker waits for whoever asks, by Ray for a twentieth of a second; but with a worker
 that is lost they are lost too."""
+MOST_PROCESSES = 8
+"""That try the steps from one loop tree, where there are as many processors."""
 PART = 0.85
 """Of its share of what is left, what a worker is handed: all are through at about the same time."""
 ROWS_AT_ONCE = 400_000
@@ -165,7 +167,7 @@ class Predictor:
     def way(self, source: str, wanted: Wanted, limit_s: float = math.inf) -> Way:
         allowed = None if wanted.allowed is None else sorted(wanted.allowed)
         job = {"tree": "way", "source": source, "allowed": allowed, "excluded": sorted(wanted.excluded),
-               "enough_us": wanted.enough_us, "seconds": POLL_S}  # fmt: skip
+               "enough_us": wanted.enough_us, "most_priced": wanted.most_priced, "seconds": POLL_S}  # fmt: skip
         until = time.monotonic() + limit_s
         before, self._asked_for = self._through_with, self._asked_for + 1
         with self._at_work() as worker:
@@ -358,6 +360,7 @@ class _Worker:
             "arguments": arguments,
             "around": asdict(around),
         }
+        self._processes = min(engine.places, MOST_PROCESSES)
         self._asker = engine.open("the process that predicts latencies", ("-m", "infra.prediction.worker"), first)
 
     def price(self, sources: Sequence[str]) -> _Priced:
@@ -380,7 +383,7 @@ class _Worker:
         return self._asker.is_one_process
 
     def tree(self, job: Mapping[str, object]) -> dict[str, Any]:
-        return dict(self._asker.ask(job))
+        return dict(self._asker.ask({**job, "processes": self._processes if self.is_one_process else 1}))
 
     def close(self) -> None:
         self._asker.close()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
 from typing import Any
 
@@ -19,6 +21,7 @@ from accelopt_core.rules.registry import RULES
 from accelopt_core.rules.search import Limits, PricedSite, Search, SimulatedPrices, State, prepared
 from accelopt_core.task import Surroundings
 from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgument, DtypeArgument, TensorArgument
+from infra.prediction.side_by_side import mapped
 from nki_sim.canonical import digest
 from nki_sim.dtypes import as_dtype
 from nki_sim.lint.checking import valid_in
@@ -128,7 +131,7 @@ class Trees:
             if any(digest(expand(kernel)) != digest(program) for kernel, program in zip(kernels, programs)):
                 raise NotReadable("its loops were not read as they are: please report it")
             try:
-                start = self._search(None).start(kernels)
+                start = Search(RULES, self._prices).start(kernels)
             except Refused as error:
                 raise NotReadable(str(error)) from None
             while len(self._known) >= _MOST_KEPT:
@@ -137,8 +140,8 @@ class Trees:
             self._known[source] = _Read(text, start)
         return self._known[source]
 
-    def _search(self, allowed: frozenset[str] | None, **more: Any) -> Search:
-        return Search(RULES, self._prices, allowed=allowed, **more)
+    def _search(self, job: Mapping[str, Any], allowed: frozenset[str] | None, **more: Any) -> Search:
+        return Search(RULES, self._prices, allowed=allowed, mapped=partial(mapped, job.get("processes", 1)), **more)
 
     def _has_text(self, source: str, kernels: Kernels) -> bool:
         try:
@@ -150,21 +153,20 @@ class Trees:
     def _single_steps(self, job: Mapping[str, Any]) -> dict[str, Any]:
         until = time.monotonic() + job["seconds"]
         start = self._read(job["source"]).start
-        search = self._search(None)
+        search = self._search(job, None, limits=Limits(most_priced=sys.maxsize, most_rows=sys.maxsize))
+        wanted = search.steps(start, RULES)
         steps: list[dict[str, Any]] = []
-        not_priced = 0
         known: set[str] = {start.price.digest}
-        for rule in RULES:
-            for site in search.sites(rule, start.kernels[-1]):
-                if time.monotonic() >= until:
-                    not_priced += 1
-                    continue
-                after = search.after(start, rule, site)
-                if site in search.refusals or (after is not None and after.price.digest in known):
-                    continue
-                known |= {after.price.digest} if after is not None else set()
-                after_us = after.price.latency_us if after is not None else None
+        done = 0
+        for site, tried, _ in search.tried(start, wanted if time.monotonic() < until else ()):
+            done += 1
+            price = tried.price
+            if not tried.refusal and (price is None or price.digest not in known):
+                known |= {price.digest} if price is not None else set()
+                after_us = price.latency_us if price is not None else None
                 steps.append(self._step(PricedSite(site, start.price.latency_us, after_us), start.kernels[-1]))
+            if time.monotonic() >= until:
+                break
         refusals = [
             (site.rule, site.what, _lines(start.kernels[-1], site), why) for site, why in search.refusals.items()
         ]
@@ -172,7 +174,7 @@ class Trees:
             "latency_us": start.price.latency_us,
             "steps": steps,
             "refusals": refusals,
-            "not_priced": not_priced,
+            "not_priced": len(wanted) - done,
         }
 
     def _way(self, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,10 +184,11 @@ class Trees:
             stop, found = threading.Event(), list[State | Exception]()
             allowed = job["allowed"]
             search = self._search(
+                job,
                 None if allowed is None else frozenset(allowed),
                 excluded=frozenset((rule, what) for rule, what in job["excluded"]),
                 ended=stop.is_set,
-                limits=Limits(enough_us=job["enough_us"]),
+                limits=Limits(most_priced=job["most_priced"], enough_us=job["enough_us"]),
                 has_text=lambda kernels: self._has_text(job["source"], kernels),
             )
             thread = threading.Thread(target=_searched, args=(search, start.kernels, found), daemon=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import nki_sim
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.registry import RULES
 from accelopt_core.rules.search import FAULT, Limits, Search, SimulatedPrices
+from infra.prediction.side_by_side import mapped
 from nki_sim import repeated
 from nki_sim.canonical import digest
 from nki_sim.dtypes import float32
@@ -93,8 +95,8 @@ def tree(source: str, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> LoopKerne
     return read(traced(source, shapes))
 
 
-def searched(source: str) -> tuple[Search, list[str], LoopKernel, float]:
-    search = Search(RULES, SimulatedPrices(TRN2), Limits(most_priced=60))
+def searched(source: str, processes: int = 1) -> tuple[Search, list[str], LoopKernel, float]:
+    search = Search(RULES, SimulatedPrices(TRN2), Limits(most_priced=60), mapped=partial(mapped, processes))
     found = search.best([tree(source)])
     assert not [why for why in search.refusals.values() if FAULT in why]
     return search, [step.site.rule for step in found.path], found.kernels[0], found.price.latency_us
@@ -121,9 +123,11 @@ def test_what_is_found_computes_the_same_and_is_written_for_every_shape() -> Non
         assert np.array_equal(result, arrays[0] * np.tile(arrays[1], (each[0][0] // 128, 1)))
 
 
-def test_the_search_is_bounded_by_states_and_the_same_every_time() -> None:
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_the_search_is_bounded_by_states_and_the_same_every_time(processes: int) -> None:
     search, steps, kernel, us = searched(BY_INSTRUCTIONS)
-    again, steps_again, kernel_again, us_again = searched(BY_INSTRUCTIONS)
+    again, steps_again, kernel_again, us_again = searched(BY_INSTRUCTIONS, processes)
+    assert search.refusals == again.refusals
     assert search.priced == again.priced <= 60 + len(steps) ** 2
     assert (steps, us, digest(expand(kernel))) == (steps_again, us_again, digest(expand(kernel_again)))
 
