@@ -87,8 +87,8 @@ class Limits:
     """How far a search goes."""
 
     most_priced: int = 400
-    most_rows: int = 16_000_000
-    """Instructions of the programs that are priced, together."""
+    rows_each: int = 40_000
+    """Instructions of the programs that are priced, in the mean of as many as may be."""
     patience: int = 12
     """Ways down that gain nothing, one after the other, after which it ends."""
     longest: int = 40
@@ -184,7 +184,7 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        return self.priced >= self.limits.most_priced or self.rows >= self.limits.most_rows or self.ended()
+        return self.priced >= self.limits.most_priced or self.rows >= self.limits.rows_each * self.limits.most_priced or self.ended()
 
     def best(self, kernels: Sequence[LoopKernel]) -> State:
         """The fastest state found, the start where none is faster, without steps that gain nothing.

@@ -153,7 +153,7 @@ class Trees:
     def _single_steps(self, job: Mapping[str, Any]) -> dict[str, Any]:
         until = time.monotonic() + job["seconds"]
         start = self._read(job["source"]).start
-        search = self._search(job, None, limits=Limits(most_priced=sys.maxsize, most_rows=sys.maxsize))
+        search = self._search(job, None, limits=Limits(most_priced=sys.maxsize))
         wanted = search.steps(start, RULES)
         steps: list[dict[str, Any]] = []
         known: set[str] = {start.price.digest}
