@@ -184,7 +184,9 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        return self.priced >= self.limits.most_priced or self.rows >= self.limits.rows_each * self.limits.most_priced or self.ended()
+        limits = self.limits
+        spent = self.priced >= limits.most_priced or self.rows >= limits.rows_each * limits.most_priced
+        return spent or self.ended()
 
     def best(self, kernels: Sequence[LoopKernel]) -> State:
         """The fastest state found, the start where none is faster, without steps that gain nothing.
