@@ -204,6 +204,8 @@ class Search:
                 doors, others = others, []
             door = min(doors, key=lambda each: (opened[_rule_of(each)], _gain_of_last_step(each)))
             doors.remove(door)
+            if not self.has_text(door.kernels):
+                continue
             opened[_rule_of(door)] += 1
             end, more, rest = self._down(door)
             without_gain += 1

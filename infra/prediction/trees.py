@@ -16,6 +16,9 @@ from functools import partial
 from math import gcd
 from typing import Any
 
+from accelopt_core.dispatch import joining
+from accelopt_core.dispatch.joining import Branch, Variant
+from accelopt_core.dispatch.kernel_file import CannotJoin
 from accelopt_core.rules.base import Site, applied
 from accelopt_core.rules.registry import RULES
 from accelopt_core.rules.search import Limits, PricedSite, Search, SimulatedPrices, State, prepared
@@ -62,6 +65,9 @@ def _value(argument: ArgumentSpec) -> object:
 class _Read:
     text: KernelText
     start: State
+    of: tuple[int, ...]
+    """Numbers of the shapes that it is read at: those where the kernel has the form that it has at the full shape. At
+    others, as where only some end in a part of a tile, what is written leaves it as it is."""
 
 
 @dataclass
@@ -130,15 +136,41 @@ class Trees:
             kernels = tuple(read(program) for program in programs)
             if any(digest(expand(kernel)) != digest(program) for kernel, program in zip(kernels, programs)):
                 raise NotReadable("its loops were not read as they are: please report it")
+            of = self._of_one_form(source, kernels, programs[-1].kernel_name)
             try:
-                start = Search(RULES, self._prices).start(kernels)
+                start = Search(RULES, self._prices).start([kernels[number] for number in of])
             except Refused as error:
                 raise NotReadable(str(error)) from None
             while len(self._known) >= _MOST_KEPT:
                 del self._known[next(iter(self._known))]
-            text = text_of(source, programs[-1].kernel_name, self._presets, self._around)
-            self._known[source] = _Read(text, start)
+            self._known[source] = _Read(self._text_at(of, source, programs[-1].kernel_name), start, of)
         return self._known[source]
+
+    def _text_at(self, numbers: Sequence[int], source: str, function: str) -> KernelText:
+        return text_of(source, function, [self._presets[number] for number in numbers], self._around)
+
+    def _of_one_form(self, source: str, kernels: Kernels, function: str) -> tuple[int, ...]:
+        """Numbers of the shapes at which one text says the kernel, the full shape's among them.
+
+        Raises NotReadable where no text says it, and where what is written for some shapes cannot be told apart.
+        """
+        last = len(kernels) - 1
+        of: tuple[int, ...] = (last,)
+        for number in reversed(range(len(kernels))):
+            more = tuple(sorted({number, *of}))
+            try:
+                written([kernels[each] for each in more], self._text_at(more, source, function), valid_in(source)[-1])
+            except (NotWritable, NoForm) as error:
+                if number == last:
+                    raise NotReadable(str(error)) from None
+            else:
+                of = more
+        if len(of) < len(kernels):
+            try:
+                joining.check(source, self._around.entry_points)
+            except CannotJoin as error:
+                raise NotReadable(f"its loops differ from shape to shape, and {error}") from None
+        return of
 
     def _search(self, job: Mapping[str, Any], allowed: frozenset[str] | None, **more: Any) -> Search:
         return Search(RULES, self._prices, allowed=allowed, mapped=partial(mapped, job.get("processes", 1)), **more)
@@ -240,6 +272,14 @@ class Trees:
         the task's own alone. The sizes in which numbers are said are found by what they are at a few shapes."""
         if not steps:
             return source
+        of = self._read(source).of
+        if len(of) < len(self._presets):
+            branches = tuple(Branch(_named(self._presets[each]), tuple(self._presets[each])) for each in of)
+            variant = Variant(self._written(source, kernels, only_these_shapes=True), branches)
+            try:
+                return joining.joined(source, [variant], self._around.entry_points)
+            except CannotJoin as error:
+                raise NotWritable(str(error)) from None
         text = self._written(source, kernels)
         for arguments in elsewhere(self._presets):
             try:
@@ -274,6 +314,11 @@ class Trees:
             "before_us": step.before_us,
             "after_us": step.after_us,
         }
+
+
+def _named(arguments: Sequence[ArgumentSpec]) -> str:
+    """`128x512 512`."""
+    return " ".join("x".join(map(str, each.shape)) for each in arguments if isinstance(each, TensorArgument))
 
 
 def _lines(kernel: LoopKernel, site: Site) -> list[int]:
