@@ -45,6 +45,28 @@ def kernel(x, y, factor, mode="silu"):
         nisa.dma_copy(dst=out[m * 128 : (m + 1) * 128, :], src=smooth)
     return out
 '''
+RAGGED = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x, y, factor):
+    M, N = x.shape
+    out = nl.ndarray((M, N), dtype=x.dtype, buffer=nl.shared_hbm)
+    for m in range(-(-M // 128)):
+        n = min(128, M - m * 128)
+        rows = slice(m * 128, m * 128 + n)
+        first = nl.ndarray((128, N), dtype=nl.float32, buffer=nl.sbuf)
+        second = nl.ndarray((128, N), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=first[0:n, :], src=x[rows, :])
+        nisa.dma_copy(dst=second[0:n, :], src=y[rows, :])
+        nisa.tensor_tensor(dst=first[0:n, :], data1=first[0:n, :], data2=second[0:n, :], op=nl.add)
+        nisa.activation(dst=second[0:n, :], op=nl.silu, data=first[0:n, :], scale=factor)
+        nisa.dma_copy(dst=out[rows, :], src=second[0:n, :])
+    return out
+"""
 REFERENCE = """import numpy as np
 
 M, N = 512, 512
@@ -171,6 +193,20 @@ def test_a_helper_in_another_file_is_read_as_one_of_the_same_file(trees: Predict
     here = trees.way(KERNEL, Wanted())
     assert there.after_us == pytest.approx(here.after_us)
     assert [step.name for step in there.steps] == [step.name for step in here.steps]
+
+
+def test_where_only_some_shapes_end_in_a_part_of_a_tile_the_others_are_changed(trees: Predictor) -> None:
+    """Those of the full shape's form, be it the one with the part or the one without."""
+    random = np.random.default_rng(0)
+    for sizes in ((200, 1024), (256, 1000)):
+        presets = tuple(ShapePreset(f"M{rows}", (("M", rows), ("N", 512))) for rows in sizes)
+        with closing(Predictor(replace(TASK, presets=presets), "trn2")) as beside:
+            way = beside.way(RAGGED, Wanted(most_priced=60))
+            was, now = beside.programs([RAGGED, way.source]).values()
+        assert way.after_us < way.before_us and was[0] == now[0] and was[1] != now[1]
+        for rows in (*sizes, 384):
+            x, y = (random.normal(size=(rows, 512)).astype(np.float32) for _ in range(2))
+            np.testing.assert_array_equal(simulated(way.source, x, y, 0.5), simulated(RAGGED, x, y, 0.5))
 
 
 def test_a_search_that_is_stopped_says_what_it_found_by_then(trees: Predictor) -> None:
