@@ -178,7 +178,7 @@ class Trees:
     def _has_text(self, source: str, kernels: Kernels) -> bool:
         try:
             self._written(source, kernels)
-        except (NotWritable, NoForm):
+        except Exception:  # NotWritable and NoForm, and a fault of our own: it costs those trees
             return False
         return True
 

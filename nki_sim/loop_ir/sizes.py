@@ -187,9 +187,9 @@ class Sizes:
                     continue
                 condition = f"({name} % {whole} == 0 or {name} < {whole} and {name} % {part} == 0)"
                 return _Form(f"min({most}, {text})", dimension, part, False, condition)
-        for value, size in pairs:
+        for value, size in pairs if least == 1 else ():
             tile = size // value
-            if tile > 1 and least == 1 and all(each == max(1, of // tile) for each, of in pairs):
+            if tile > 1 and all(each == max(1, of // tile) for each, of in pairs):
                 return _Form(f"max(1, {name} // {tile})", dimension, tile, False)
         return None
 
