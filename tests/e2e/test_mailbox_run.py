@@ -75,7 +75,7 @@ def test_a_program_that_knows_only_the_request_files_plays_every_role(tmp_path: 
     mailbox.mkdir()
     with FreshReader(mailbox) as reader:
         ran = orchestrate("--kernel", "add.py", "--rounds", "2", "--provider", "mailbox", "--mailbox", str(mailbox),
-                          folder=tmp_path)  # fmt: skip
+                          folder=tmp_path, environment={"NKI_OPT_MENU_SECONDS": "60"})  # fmt: skip
     assert ran.status == 0, ran.errors + ran.output
     # Rows half as long need twice the descriptors: slower, which is filed without a model.
     assert ran.outcomes() == ["improved", "kept"] and ran.speedup > 1.1
@@ -86,6 +86,14 @@ def test_a_program_that_knows_only_the_request_files_plays_every_role(tmp_path: 
     for needed in ("Trainium2", "JSON", "relative L2", "def forward", "µs", "The kernel is called with what"):
         assert needed in plan
     assert re.search(r"\| \d+ \| dma \| .* \| `nisa.dma_copy\(dst=", plan), "a hot line is quoted"
+    # What it wrote by hand in the first round has the menu that anyone's kernel of that text has.
+    again = next(text for name, text in sorted(reader.requests.items(), reverse=True) if "-planner-" in name)
+    (tmp_path / "add.py").write_text((ran.folder / "candidates" / "r001t1.py").read_text(encoding="utf-8"), "utf-8")
+    alone = orchestrate("menu", "add.py", "--json", folder=tmp_path)
+    assert alone.status == 0, alone.errors
+    listed = {(each["tool"], each["site"]) for each in json.loads(alone.output)["changes"]}
+    shown = set(re.findall(r"^\| ([a-z-]+) \| ([^|]+) \| .* µs \|$", again.rpartition("## The menu")[2], re.M))
+    assert listed and shown >= listed
     code = next(text for name, text in reader.requests.items() if "-executor-" in name)
     for needed in ("API reference", "dma_copy", "2e-05", "float32-faithful", "def forward"):
         assert needed in code
