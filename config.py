@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from accelopt_core.languages.registry import LANGUAGES
-from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES
+from accelopt_core.candidate import MOST_AT_ONCE, MOST_LANES
+from accelopt_core.languages.names import MACHINES
 from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
 from infra.engines.engine_names import address_of
 from infra.llm import contenders, registry
@@ -34,7 +34,6 @@ from infra.settings_reader import (
     setting,
     specs,
 )
-from nki_sim.machine import DEFAULT_MACHINE
 
 PROJECT = Path(__file__).resolve().parent
 FOLDERS = default_folders(PROJECT, os.environ, Path.cwd())
@@ -88,7 +87,7 @@ class RunSettings(Group):
     language: str | None = setting(
         None,
         "What the kernel is written in: nki, or triton for NVIDIA GPUs. Without it: by what its file imports.",
-        legal=Legal(choices=tuple(LANGUAGES)),
+        legal=Legal(choices=tuple(MACHINES)),
     )
     migrate: bool = setting(
         False, "Rewrite a kernel of an older NKI for 0.7 first (python -m nki_sim migrate), and prove it equal."
@@ -223,9 +222,9 @@ class TargetSettings(Group):
         legal=_WHOLE,
     )
     machine: str = setting(
-        DEFAULT_MACHINE,
+        MACHINES["nki"][0],
         "Machine to simulate, or GPU to compile for; a device says itself what it is.",
-        legal=Legal(choices=tuple(name for language in LANGUAGES.values() for name in language.machines)),
+        legal=Legal(choices=tuple(name for machines in MACHINES.values() for name in machines)),
     )
     accept_new_host_key: bool = setting(False, "Trust a host seen for the first time. A changed key is refused still.")
     ssh_port: int | None = setting(None, "Without it: ~/.ssh/config, else 22.", legal=Legal(at_least=1, below=65536))

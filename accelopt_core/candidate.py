@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice, product
 
 from accelopt_core.evaluation import Bottleneck, Evaluation, Measured, Predicted
 from ka_extensions.bandit import Spent
@@ -129,6 +130,20 @@ class Attempt:
     def content_hash(self) -> str:
         """The candidate's; of the message where there is none, so that the same failure is known again."""
         return self.candidate.content_hash if self.candidate is not None else source_hash(self.summary)
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+MOST_AT_ONCE = len(LETTERS)
+MOST_LANES = len(LETTERS) ** 2
+
+
+def lane_names(count: int) -> tuple[str, ...]:
+    """In alphabetical order: none for a single lane, letters for several, two of them where one does not suffice."""
+    if count == 1:
+        return ("",)
+    if count <= len(LETTERS):
+        return tuple(LETTERS[:count])
+    return tuple(map("".join, islice(product(LETTERS, repeat=2), count)))
 
 
 def attempt_id(round: int, lane: str, number: int) -> str:

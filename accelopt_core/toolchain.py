@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Union
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from accelopt_core.evaluation import Bounds, Gap, HotLine, Idle, Installed, Likely, Proof, Step
 from accelopt_core.language import Finding, Language
 from accelopt_core.task import ALONE, PrecisionPolicy, Surroundings, Work
+
+if TYPE_CHECKING:  # whoever asks for `--help` waits for no NumPy
+    import numpy as np
 
 
 class CandidateFault(Exception):

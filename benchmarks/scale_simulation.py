@@ -51,7 +51,7 @@ BEAM_CANDIDATES = 6 * 12 * 2
 PRICED = 24 * 72
 """Settings that are priced per round: 24 for each plan's kernel."""
 AT_ONCE = 26
-"""Candidates of one run that are at work at once (accelopt_core.loop.lane.MOST_AT_ONCE)."""
+"""Candidates of one run that are at work at once (accelopt_core.candidate.MOST_AT_ONCE)."""
 PRICED_AT_ONCE = 64
 AT_ONCE_PRICED = 8
 """Kernels handed to a worker together (infra.prediction.predictor.AT_ONCE)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
 
 from accelopt_core.candidate import Attempt, Candidate, Plan, attempt_id
 from accelopt_core.evaluation import Evaluation, Implausible, Measured, Predicted, Step, explain
@@ -12,19 +11,6 @@ from accelopt_core.loop.steps import Place, Steps
 from accelopt_core.ports import BudgetExhausted, ModelError
 from accelopt_core.proposer import CannotRepair, Executor, Feedback, RoundContext, UnusableReply
 from ka_extensions.outcome import Outcome
-
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-MOST_AT_ONCE = len(LETTERS)
-MOST_LANES = len(LETTERS) ** 2
-
-
-def lane_names(count: int) -> tuple[str, ...]:
-    """In alphabetical order: none for a single lane, letters for several, two of them where one does not suffice."""
-    if count == 1:
-        return ("",)
-    if count <= len(LETTERS):
-        return tuple(LETTERS[:count])
-    return tuple(map("".join, islice(product(LETTERS, repeat=2), count)))
 
 
 @dataclass

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from accelopt_core.candidate import Attempt, Candidate, Plan
+from accelopt_core.candidate import MOST_AT_ONCE, MOST_LANES, Attempt, Candidate, Plan, lane_names
 from accelopt_core.evaluation import Evaluation, Measured, Step, explain
 from accelopt_core.language import Language
 from accelopt_core.learning.experiences import (
@@ -39,7 +39,7 @@ from accelopt_core.loop.events import (
     RunObserver,
 )
 from accelopt_core.loop.known_programs import INPUT, known_programs
-from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES, Lane, lane_names
+from accelopt_core.loop.lane import Lane
 from accelopt_core.loop.mending import due_in
 from accelopt_core.loop.screening import Guide, Screening, residuals
 from accelopt_core.loop.search_state import Ended, SearchState

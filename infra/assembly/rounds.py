@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import config
+from accelopt_core.candidate import MOST_AT_ONCE
 from accelopt_core.catalogue import sweep
 from accelopt_core.loop import events
-from accelopt_core.loop.lane import MOST_AT_ONCE
 from accelopt_core.loop.rounds import LoopSettings
 from accelopt_core.loop.screening import BEST_BY_SIMULATION, Guide
 from accelopt_core.ports import EvaluationLimits, Target, TargetError, TargetInfo, TaskFault

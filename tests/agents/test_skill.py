@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator
 from infra.agents.call import CARRIED_OUT
 from infra.agents.requests import StopRun
 from infra.agents.tools import INSTRUCTIONS, TOOLS
@@ -53,7 +52,7 @@ def test_every_command_of_the_skill_is_understood(line: str, tmp_path: Path) -> 
         return
     assert program == "nki-optimizer"
     invocation = read(words, {}, tmp_path)
-    assert invocation.command in orchestrator.COMMANDS and invocation.json
+    assert invocation.json
     command = words[0] if not words[0].startswith("-") else "run"
     assert invocation.command == command
 

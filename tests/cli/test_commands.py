@@ -36,6 +36,21 @@ def command(name: str, *arguments: str, folder: Path) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.parametrize("argument", ["--help", "--version", "--no-such-flag"])
+def test_what_needs_no_command_loads_none(argument: str) -> None:
+    """Two seconds of a processor, when it did."""
+    late = {"numpy", "ml_dtypes", "numba", "pydantic", "rich", "jinja2", "paramiko", "anthropic", "openai", "nki_sim"}
+    code = (
+        "import sys, orchestrator\n"
+        "try: orchestrator.main(sys.argv[1:])\n"
+        f"finally: print(sorted({late!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, argument], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+
+
 def test_the_optimizer_starts_from_any_folder(tmp_path: Path) -> None:
     (tmp_path / "config.py").write_text("raise SystemExit('the user has a file of this name too')\n")
     done = command("nki-optimizer", "config", "--rounds", "3", folder=tmp_path)

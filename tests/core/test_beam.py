@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from accelopt_core.candidate import Attempt, Candidate, Plan
+from accelopt_core.candidate import MOST_LANES, Attempt, Candidate, Plan, lane_names
 from accelopt_core.evaluation import Bottleneck, Evaluation, Measured
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop.beam import BeamState
-from accelopt_core.loop.lane import MOST_LANES, lane_names
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
 from accelopt_core.loop.search_state import Ended
 from accelopt_core.ports import EvaluationRequest, Progress

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 import config
+from accelopt_core.candidate import MOST_AT_ONCE
 from accelopt_core.evaluation import Evaluation, Measured
 from accelopt_core.loop import events
-from accelopt_core.loop.lane import MOST_AT_ONCE
 from accelopt_core.loop.screening import BEST_BY_SIMULATION, Guide, may_be_best
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
 from accelopt_core.task import ShapePreset, Task

@@ -12,6 +12,7 @@ import pytest
 
 import config
 from accelopt_core.language import Language
+from accelopt_core.languages.names import MACHINES
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.languages.registry import LANGUAGES, language_of
 from accelopt_core.model.prompting import PROMPTS, render
@@ -35,6 +36,7 @@ def check_what_it_says_of_itself(languages: Mapping[str, Language]) -> None:
         others = [other.packages for other in languages.values() if other is not language]
         assert not language.packages & frozenset().union(*others), f"{key}: another language imports the same"
         assert len(set(language.machines)) == len(language.machines)
+        assert key not in LANGUAGES or language.machines == MACHINES[key], f"{key}: its machines"
     assert len({language.name for language in languages.values()}) == len(languages)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from accelopt_core.candidate import lane_names
 from accelopt_core.evaluation import ROUND_STEPS, Step
 from accelopt_core.loop.events import (
     BudgetUpdate,
@@ -31,7 +32,6 @@ from accelopt_core.loop.events import (
     StepBegan,
     StepNote,
 )
-from accelopt_core.loop.lane import lane_names
 from accelopt_core.ports import Usage
 from infra.assembly.following import A_PERSON, interruptible
 from infra.llm.stopping import Stopping
