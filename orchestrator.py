@@ -11,8 +11,9 @@ import contextlib
 import os
 import sys
 
+import config
 from infra.command_line import JSON_FLAG, read
-from infra.commands.answer import STOPPED, USAGE, Answer, end
+from infra.commands.answer import FINISHED, STOPPED, USAGE, Answer, end
 from infra.llm.provider import UnknownProvider
 from infra.settings_reader import SettingsError
 
@@ -29,9 +30,10 @@ def _carried_out(arguments: list[str], answer: Answer) -> int:
     """What a command needs is loaded once there is one: `--help` and a wrong flag are answered without."""
     try:
         invocation = read(arguments)
-        from infra.commands_by_name import carried_out
+        from infra.commands import by_name
 
-        return carried_out(invocation, answer)
+        command = _serve_an_agent if invocation.command == "mcp" else by_name.COMMANDS[invocation.command]
+        return by_name.carried_out(command, invocation, answer)
     except (SettingsError, UnknownProvider) as error:
         return end(error, USAGE, answer)
     except KeyboardInterrupt:
@@ -39,6 +41,14 @@ def _carried_out(arguments: list[str], answer: Answer) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # `| head` is no error of ours
         return STOPPED
+
+
+def _serve_an_agent(invocation: config.Invocation, answer: Answer) -> int:
+    """Until it closes our standard input."""
+    from infra.agents.server import serve
+
+    serve(invocation)
+    return FINISHED
 
 
 if __name__ == "__main__":

@@ -311,7 +311,7 @@ def test_the_settings_of_a_run_are_stored_and_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("group", "spec"), EVERY_SPEC, ids=[spec.name for _, spec in EVERY_SPEC])
 def test_every_setting_is_used_by_the_program(group: str, spec) -> None:
-    where = ("infra/commands_by_name.py", "infra/assembly/*.py", "infra/commands/*.py")
+    where = ("infra/assembly/*.py", "infra/commands/*.py")
     program = "".join(path.read_text() for pattern in where for path in config.PROJECT.glob(pattern))
     assert re.search(rf"\.{spec.field}\b", program)
 

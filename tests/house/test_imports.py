@@ -37,7 +37,6 @@ ORDER = (
     ("infra.assembly", "infra.command_line"),
     ("infra.commands",),
     ("infra.agents",),
-    ("infra.commands_by_name",),
     ("orchestrator",),
     ("nki_optimizer",),
 )
@@ -146,7 +145,8 @@ def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> Non
         "infra.commands.profile",
         "infra.commands.show_html",
         "infra.commands.suite_side_by_side",
-        "infra.commands_by_name",
+        "infra.commands.by_name",
+        "orchestrator",
         "nki_optimizer.completion",
     }
 

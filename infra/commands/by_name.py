@@ -48,9 +48,13 @@ from infra.terminal.suite_table import print_suite
 USAGE_ERRORS = (SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownProvider, BadPriceFile, JournalError)
 
 
-def carried_out(invocation: config.Invocation, answer: Answer) -> int:
+Carry = Callable[[config.Invocation, Answer], int]
+"""Carries a command out; the exit status."""
+
+
+def carried_out(command: Carry, invocation: config.Invocation, answer: Answer) -> int:
     try:
-        return COMMANDS[invocation.command](invocation, answer)
+        return command(invocation, answer)
     except USAGE_ERRORS as error:
         return end(error, USAGE, answer)
     except BaselineRejected as error:
@@ -521,15 +525,7 @@ def _harness_aloud(settings: config.Settings) -> Callable[[str], None]:
     return told
 
 
-def mcp(invocation: config.Invocation, answer: Answer) -> int:
-    """Serves an agent until it closes our standard input."""
-    from infra.agents.server import serve
-
-    serve(invocation)
-    return FINISHED
-
-
-COMMANDS: dict[str, Callable[[config.Invocation, Answer], int]] = {
+COMMANDS: dict[str, Carry] = {
     "run": run,
     "init": init,
     "doctor": doctor,
@@ -543,6 +539,5 @@ COMMANDS: dict[str, Callable[[config.Invocation, Answer], int]] = {
     "diff": diff,
     "clean": clean,
     "config": show_config,
-    "mcp": mcp,
     "model": model,
 }
