@@ -21,7 +21,7 @@ from accelopt_core.dispatch.joining import Branch, Variant
 from accelopt_core.dispatch.kernel_file import CannotJoin
 from accelopt_core.rules.base import Site, applied
 from accelopt_core.rules.registry import RULES
-from accelopt_core.rules.search import Limits, PricedSite, Search, SimulatedPrices, State, prepared
+from accelopt_core.catalogue.search import Limits, PricedSite, Search, SimulatedPrices, State, prepared
 from accelopt_core.task import Surroundings
 from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgument, DtypeArgument, TensorArgument
 from infra.prediction.side_by_side import mapped

@@ -13,7 +13,7 @@ import pytest
 
 import nki_sim
 from accelopt_core.catalogue.kernel_trees import NoTree, StepName, StepRefused, Wanted
-from accelopt_core.rules.search import FAULT
+from accelopt_core.catalogue.search import FAULT
 from accelopt_core.task import ShapePreset, Surroundings, Task
 from infra.prediction.predictor import Predictor
 
