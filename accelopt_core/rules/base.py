@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from nki_sim.loop_ir.changes import Kernels, Path, everywhere
+from nki_sim.loop_ir.changes import Kernels, Path, everywhere, without_empty_loops
 from nki_sim.loop_ir.tree import LoopKernel
 
 
@@ -77,7 +77,6 @@ class Balance(Last, Protocol):
 
 
 def applied(rule: Rule, kernels: Kernels, site: Site) -> Kernels:
-    """At every shape. Raises Refused where one of them refuses."""
-    if isinstance(rule, Composite):
-        return rule.together(kernels, site)
-    return everywhere(rule.apply, kernels, site)
+    """At every shape; of loops that it left nothing to do, nothing stays. Raises Refused where one of them refuses."""
+    changed = rule.together(kernels, site) if isinstance(rule, Composite) else everywhere(rule.apply, kernels, site)
+    return everywhere(without_empty_loops, changed)

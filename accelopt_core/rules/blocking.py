@@ -17,7 +17,6 @@ from nki_sim.loop_ir.changes import (
     lifted,
     loop_at,
     paths,
-    without_empty_loops,
 )
 from nki_sim.loop_ir.tree import Allocate, Loop, LoopKernel
 
@@ -50,7 +49,7 @@ class Block:
             kernels = everywhere(fission, kernels, path, at)
             path = (*path[:-1], path[-1] + 1)
         kernels = everywhere(interchange, kernels, path)
-        return everywhere(without_empty_loops, _lifted_from(kernels, (*path, 0)))
+        return _lifted_from(kernels, (*path, 0))
 
 
 class Interchange:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accelopt_core.rules.base import Site
-from nki_sim.loop_ir.changes import Path, Refused, lifted, loop_at, node_at, paths, without_empty_loops
+from nki_sim.loop_ir.changes import Path, Refused, lifted, loop_at, node_at, paths
 from nki_sim.loop_ir.tree import Allocate, Instruction, Loop, LoopKernel, Node, walk
 
 
@@ -42,7 +42,7 @@ class Lift:
             assert isinstance(inner, Loop)
             block = inner.body
         chosen = what_makes(block, node.buffer)
-        return without_empty_loops(lifted(kernel, site.path, [(*place[:-1], at) for at in chosen]))
+        return lifted(kernel, site.path, [(*place[:-1], at) for at in chosen])
 
 
 def _blocks(body: tuple[Node, ...], before: Path = ()) -> Iterator[tuple[Path, tuple[Node, ...]]]:

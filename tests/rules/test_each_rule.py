@@ -34,6 +34,17 @@ BROADCAST = """
     nisa.dma_copy(dst=y[0:128, 0:64], src=out)
     return y
 """
+LOADS_IN_A_LOOP = """
+    tiles = []
+    for i in range(2):
+        tiles.append(nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf))
+        nisa.dma_copy(dst=tiles[i], src=w[i * 64 : (i + 1) * 64, :])
+    out = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=out, data1=tiles[0], data2=tiles[1], op=nl.add)
+    nisa.dma_copy(dst=y[0:64, :], src=out)
+    nisa.dma_copy(dst=y[64:128, :], src=out)
+    return y
+"""
 ROW_OF_THE_PASS_BEFORE = """
     ones = nl.ndarray((1, 128), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=ones, value=1.0)
@@ -382,6 +393,7 @@ def _tile(first: str, second: str, dtype: str = "nl.float32") -> str:
 
 
 ACCEPTED = (
+    ("group-transfers", LOADS_IN_A_LOOP),
     ("broadcast-by-dma", BROADCAST.format(value="1.0")),
     ("rows-on-partitions", ROWS),
     ("drop-memset", MEMSET.format(until=64)),

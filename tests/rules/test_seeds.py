@@ -7,6 +7,7 @@ import random
 import pytest
 
 from accelopt_core.judging.verification import Reference
+from accelopt_core.rules.base import applied
 from accelopt_core.rules.registry import RULES
 from infra.tasks.seed_index import load_seed, seed_index
 from nki_sim.capacity import check_capacity
@@ -45,7 +46,7 @@ def test_numbers_and_text_stay(name: str) -> None:
             if tested == SITES_EACH:
                 break
             try:
-                changed = rule.apply(kernel, site)
+                (changed,) = applied(rule, (kernel,), site)
                 check_capacity(expand(changed))
             except (Refused, NkiError):
                 continue

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import nki_sim
-from accelopt_core.rules.base import Site
+from accelopt_core.rules.base import Site, applied
 from accelopt_core.rules.registry import RULES
 from nki_sim import repeated
 from nki_sim.canonical import digest
@@ -17,7 +17,7 @@ from nki_sim.loop_ir.changes import Refused
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.reading import read
 from nki_sim.loop_ir.source import KernelText
-from nki_sim.loop_ir.tree import LoopKernel
+from nki_sim.loop_ir.tree import Loop, LoopKernel, walk
 from nki_sim.loop_ir.writing import written
 from nki_sim.program import Program
 
@@ -40,7 +40,7 @@ def accepted(rule: str, kernel: LoopKernel) -> list[tuple[Site, LoopKernel]]:
     made = []
     for site in BY_NAME[rule].sites(kernel):
         try:
-            made.append((site, BY_NAME[rule].apply(kernel, site)))
+            made.append((site, applied(BY_NAME[rule], (kernel,), site)[0]))
         except Refused:
             continue
     return made
@@ -51,7 +51,7 @@ def refusals(rule: str, kernel: LoopKernel) -> list[str]:
     reasons = []
     for site in BY_NAME[rule].sites(kernel):
         try:
-            BY_NAME[rule].apply(kernel, site)
+            applied(BY_NAME[rule], (kernel,), site)
         except Refused as error:
             reasons.append(str(error))
         else:
@@ -75,6 +75,8 @@ def relative_error(wanted: Sequence[np.ndarray], changed: LoopKernel, arguments:
 
 
 def retraces(changed: LoopKernel, source: str, arguments: Sequence[Any]) -> bool:
-    """Is its text, traced, the same program?"""
+    """Is its text, traced, the same program, with no loop that does nothing?"""
+    if any(isinstance(node, Loop) and not node.body for node, _ in walk(changed.body)):
+        return False
     text = written([changed], KernelText(source, "kernel"))
     return digest(traced(text, arguments)) == digest(expand(changed))
