@@ -107,7 +107,7 @@ class Wanted:
     """Steps that are not taken."""
     enough_us: float = 0.0
     """A latency that is not searched below."""
-    most_priced: int = 400
+    most_priced: int = 1500
     """Kernels."""
 
 

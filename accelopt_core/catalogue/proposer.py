@@ -46,7 +46,7 @@ NEAR_THE_BOUND = 0.02
 """Of the latency: with less left than twice the noise, the pricing costs more than it can find."""
 MOST_TOLD = 10
 """Steps that a title tells one by one."""
-MOST_PRICED_AGAIN = 150
+MOST_PRICED_AGAIN = 400
 """Kernels, from what a search has found: it seldom left more than a step."""
 MOST_SEARCHES = 8
 """For one plan, each without a step that an earlier one rested on."""

@@ -28,6 +28,7 @@ from nki_sim.machine import Machine
 from nki_sim.opcodes import OPCODES
 from nki_sim.operands import check_operands
 from nki_sim.schedule import schedule
+from nki_sim.ties import shipped
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ class SimulatedPrices:
 class Limits:
     """How far a search goes."""
 
-    most_priced: int = 400
-    rows_each: int = 40_000
+    most_priced: int = 1500
+    rows_each: int = 12_000
     """Instructions of the programs that are priced, in the mean of as many as may be."""
     patience: int = 12
     """Ways down that gain nothing, one after the other, after which it ends."""
@@ -145,6 +146,8 @@ class Tried:
 
 
 Step = tuple[Rule, Site]
+Door = list[State]
+"""States that are worth going on from, after steps of one rule; the first that has a text is."""
 
 
 def _rule_of(state: State) -> str:
@@ -194,7 +197,8 @@ class Search:
         Raises Refused as `start` does.
         """
         start = self.start(kernels)
-        best, doors, others = self._down(start)
+        best, doors = self._down(start)
+        others: list[Door] = []
         opened: Counter[str] = Counter()
         without_gain = 0
         while (doors or others) and without_gain < self.limits.patience and not self.is_over:
@@ -202,26 +206,29 @@ class Search:
                 break
             if not doors:
                 doors, others = others, []
-            door = min(doors, key=lambda each: (opened[_rule_of(each)], _gain_of_last_step(each)))
-            doors.remove(door)
-            if not self.has_text(door.kernels):
+            door = min(doors, key=lambda each: (opened[_rule_of(each[0])], _gain_of_last_step(each[0])))
+            doors = [each for each in doors if each is not door]
+            at = next((at for at, each in enumerate(door) if self.has_text(each.kernels)), len(door))
+            others += [[each] for each in door[at + 1 :]]
+            if at == len(door):
                 continue
-            opened[_rule_of(door)] += 1
-            end, more, rest = self._down(door)
+            opened[_rule_of(door[at])] += 1
+            end, more = self._down(door[at])
             without_gain += 1
             if self._gains(end.price, best.price):
                 best, without_gain = end, 0
-                doors, others = doors + more, others + rest
+                doors += more
         return self._without_idle_steps(start, best)
 
     def start(self, kernels: Sequence[LoopKernel]) -> State:
-        """Before any step, prepared. Raises Refused where the simulated machine cannot run the kernel."""
+        """Before any step, prepared, where that costs no more than a tie. Raises Refused where the simulated machine
+        cannot run the kernel."""
         price = self.price(kernels[-1])
         if price is None:
             raise Refused("the simulated machine cannot run this kernel")
         ready = prepared(self.rules, tuple(kernels))
         begun = self.price(ready[-1])
-        if begun is not None and not self._gains(price, begun):
+        if begun is not None and begun.latency_us <= (1 + shipped().within) * price.latency_us:
             kernels, price = ready, begun
         given = tuple(kernels)
         return State(lambda: given, price)
@@ -229,8 +236,8 @@ class Search:
     def _gains(self, price: Price, over: Price) -> bool:
         return price.latency_us < (1 - self.limits.least_gain) * over.latency_us
 
-    def _down(self, state: State) -> tuple[State, list[State], list[State]]:
-        """Where the steps that gain lead from there; states beside that way that are worth going on from; the others.
+    def _down(self, state: State) -> tuple[State, list[Door]]:
+        """Where the steps that gain lead from there, and doors beside that way, of each sweep one for each rule.
 
         Ends where it comes to a state that another way came by.
         """
@@ -255,9 +262,7 @@ class Search:
             else:
                 state, settled = lower, 0
         taken = {(step.site.rule, step.site.what) for step in state.path}
-        doors = [door for children in beside for door in self._of_each_rule(children, taken)]
-        chosen = {id(door) for door in doors}
-        return state, doors, [child for children in beside for child in children if id(child) not in chosen]
+        return state, [door for children in beside for door in self._of_each_rule(children, taken)]
 
     def _together(self, state: State, children: Sequence[State]) -> State | None:
         """After all the steps that gain, the greatest gain first; of several at one place the best."""
@@ -279,19 +284,20 @@ class Search:
                 self.refusals[site] = NO_TEXT
         return best
 
-    def _of_each_rule(self, children: Sequence[State], taken: Set[tuple[str, str]]) -> list[State]:
-        """The fastest of each rule after a step that is not taken already; of those that tie, the one that goes
-        furthest, which rules name last."""
-        chosen: dict[str, State] = {}
+    def _of_each_rule(self, children: Sequence[State], taken: Set[tuple[str, str]]) -> list[Door]:
+        """After steps that are not taken already. Of those that tie for the fastest the one that goes furthest, which
+        rules name last, comes first."""
+        doors: dict[str, Door] = {}
         for child in children:
             site = child.path[-1].site
             if (site.rule, site.what) in taken:
                 continue
-            before = chosen.get(site.rule)
-            better = before is None or not self._gains(before.price, child.price)
-            if better and self.has_text(child.kernels):
-                chosen[site.rule] = child
-        return list(chosen.values())
+            door = doors.setdefault(site.rule, [])
+            is_first = not door or not self._gains(door[0].price, child.price)
+            door.insert(0 if is_first else len(door), child)
+        for door in doors.values():
+            door[1:] = sorted(door[1:], key=lambda each: each.price.latency_us)
+        return list(doors.values())
 
     def _children(self, state: State, rules: Sequence[Rule]) -> Iterator[State]:
         seen = {state.price.digest}

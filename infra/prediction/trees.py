@@ -16,12 +16,12 @@ from functools import partial
 from math import gcd
 from typing import Any
 
+from accelopt_core.catalogue.search import Limits, PricedSite, Search, SimulatedPrices, State, prepared
 from accelopt_core.dispatch import joining
 from accelopt_core.dispatch.joining import Branch, Variant
 from accelopt_core.dispatch.kernel_file import CannotJoin
 from accelopt_core.rules.base import Site, applied
 from accelopt_core.rules.registry import RULES
-from accelopt_core.catalogue.search import Limits, PricedSite, Search, SimulatedPrices, State, prepared
 from accelopt_core.task import Surroundings
 from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgument, DtypeArgument, TensorArgument
 from infra.prediction.side_by_side import mapped
@@ -64,6 +64,8 @@ def _value(argument: ArgumentSpec) -> object:
 @dataclass(frozen=True)
 class _Read:
     text: KernelText
+    version: str
+    """The newest NKI that the source is valid in."""
     start: State
     of: tuple[int, ...]
     """Numbers of the shapes that it is read at: those where the kernel has the form that it has at the full shape. At
@@ -136,20 +138,23 @@ class Trees:
             kernels = tuple(read(program) for program in programs)
             if any(digest(expand(kernel)) != digest(program) for kernel, program in zip(kernels, programs)):
                 raise NotReadable("its loops were not read as they are: please report it")
-            of = self._of_one_form(source, kernels, programs[-1].kernel_name)
+            version = valid_in(source)[-1]
+            of = self._of_one_form(source, kernels, programs[-1].kernel_name, version)
             try:
                 start = Search(RULES, self._prices).start([kernels[number] for number in of])
             except Refused as error:
                 raise NotReadable(str(error)) from None
             while len(self._known) >= _MOST_KEPT:
                 del self._known[next(iter(self._known))]
-            self._known[source] = _Read(self._text_at(of, source, programs[-1].kernel_name), start, of)
+            self._known[source] = _Read(
+                self._text_at(of, source, programs[-1].kernel_name), version, start, of
+            )
         return self._known[source]
 
     def _text_at(self, numbers: Sequence[int], source: str, function: str) -> KernelText:
         return text_of(source, function, [self._presets[number] for number in numbers], self._around)
 
-    def _of_one_form(self, source: str, kernels: Kernels, function: str) -> tuple[int, ...]:
+    def _of_one_form(self, source: str, kernels: Kernels, function: str, version: str) -> tuple[int, ...]:
         """Numbers of the shapes at which one text says the kernel, the full shape's among them.
 
         Raises NotReadable where no text says it, and where what is written for some shapes cannot be told apart.
@@ -159,7 +164,7 @@ class Trees:
         for number in reversed(range(len(kernels))):
             more = tuple(sorted({number, *of}))
             try:
-                written([kernels[each] for each in more], self._text_at(more, source, function), valid_in(source)[-1])
+                written([kernels[each] for each in more], self._text_at(more, source, function), version)
             except (NotWritable, NoForm) as error:
                 if number == last:
                     raise NotReadable(str(error)) from None
@@ -301,7 +306,8 @@ class Trees:
             return ""
 
     def _written(self, source: str, kernels: Kernels, only_these_shapes: bool = False) -> str:
-        return written(kernels, self._read(source).text, valid_in(source)[-1], only_these_shapes)
+        known = self._read(source)
+        return written(kernels, known.text, known.version, only_these_shapes)
 
     def _step(self, step: PricedSite, kernel: LoopKernel) -> dict[str, Any]:
         site = step.site

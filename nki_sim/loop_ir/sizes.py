@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import product
 from math import gcd
 from typing import NamedTuple, Union
 
@@ -28,6 +28,8 @@ class Dimension:
     at: int
     name: str
     values: tuple[int, ...]
+    is_made_up: bool = False
+    """The source has no name for it."""
 
 
 class _Form(NamedTuple):
@@ -40,19 +42,25 @@ class _Form(NamedTuple):
     condition: str = ""
 
     def rank(self, near: Collection[str]) -> tuple[object, ...]:
-        """The least is best: the size itself, what the source names there, round tiles."""
-        is_odd = self.tile > 1 and self.tile % _ROUND != 0
-        return self.text != self.of.name, is_odd, self.of.name not in near, not self.exact, len(self.text)
+        """The least is best: the size itself, round tiles, what the source names there or anywhere."""
+        is_odd, is_far = self.tile > 1 and self.tile % _ROUND != 0, self.of.name not in near
+        return self.text != self.of.name, is_odd, is_far, self.of.is_made_up, not self.exact, len(self.text)
 
 
 _ORDER: tuple[tuple[int, Callable[[_Form], bool]], ...] = (
     (0, lambda form: form.exact),
     (1, lambda form: form.text == form.of.name),
+    (0, lambda form: not form.text.startswith(("min(", "max("))),
+    (1, lambda form: form.exact and form.tile in _TILES),
     (0, lambda form: True),
     (1, lambda form: True),
     (2, lambda form: True),
 )
 """By how much less than a form a number may be, and which forms; the first that fits."""
+
+
+def _made_up(dimensions: Sequence[Dimension]) -> int:
+    return sum(each.is_made_up for each in dimensions)
 
 
 @dataclass
@@ -88,7 +96,8 @@ class Sizes:
             if len(apart) == 1 and len(set(each.values)) > 1:
                 difference = apart.pop()
                 return f"{self._use(each.name)} {'-' if difference < 0 else '+'} {abs(difference)}"
-        for one, other in permutations(self.dimensions, 2):
+        pairs = sorted(product(self.dimensions, repeat=2), key=lambda pair: (_made_up(pair), pair[0] is pair[1]))
+        for one, other in pairs:
             found = self._product(values, one, other)
             if found is not None:
                 return found

@@ -143,8 +143,9 @@ class _Writer:
             rank = _alike("a parameter's rank", [len(shape) for shape in shapes])
             for at in range(rank):
                 made_up = "_".join((*re.findall(r"\w+", text), str(at)))
-                name = self.source.sizes.get((text, at)) or self._fresh(made_up)
-                found.append(Dimension(text, at, name, tuple(shape[at] for shape in shapes)))
+                given = self.source.sizes.get((text, at))
+                sizes = tuple(shape[at] for shape in shapes)
+                found.append(Dimension(text, at, given or self._fresh(made_up), sizes, given is None))
         for name, given in self.source.scalars.items():
             sizes = tuple(value for value in given if type(value) is int and value > 0)
             if len(sizes) == len(given):

@@ -18,7 +18,7 @@ from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.reading import NotReadable, read
 from nki_sim.machine import TRN2
 from nki_sim.program import Program, Template
-from tests.rules.test_search import BY_HELPERS, BY_INSTRUCTIONS, SHAPES, traced
+from tests.catalogue.test_search import BY_HELPERS, BY_INSTRUCTIONS, SHAPES, traced
 from tests.rules.trees import traced as seed_traced
 
 
