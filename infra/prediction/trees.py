@@ -146,9 +146,7 @@ class Trees:
                 raise NotReadable(str(error)) from None
             while len(self._known) >= _MOST_KEPT:
                 del self._known[next(iter(self._known))]
-            self._known[source] = _Read(
-                self._text_at(of, source, programs[-1].kernel_name), version, start, of
-            )
+            self._known[source] = _Read(self._text_at(of, source, programs[-1].kernel_name), version, start, of)
         return self._known[source]
 
     def _text_at(self, numbers: Sequence[int], source: str, function: str) -> KernelText:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import nki_sim
+from accelopt_core.catalogue.search import FAULT, Limits, Search, SimulatedPrices
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.registry import RULES
-from accelopt_core.catalogue.search import FAULT, Limits, Search, SimulatedPrices
 from infra.prediction.side_by_side import mapped
 from nki_sim import repeated
 from nki_sim.canonical import digest

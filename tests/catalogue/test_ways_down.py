@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from accelopt_core.rules.base import Site
 from accelopt_core.catalogue.search import Limits, Price, Search
+from accelopt_core.rules.base import Site
 from nki_sim.loop_ir.changes import Refused
 from nki_sim.loop_ir.tree import LoopKernel
 
