@@ -231,6 +231,7 @@ def check_output(
     allowance: np.ndarray | None = None,
     bound: float | None = None,
     stored: Storage = WIDE,
+    quick: bool = False,
 ) -> tuple[float, CheckFailure | None]:
     """(relative L2, the failure if there is one).
 
@@ -238,7 +239,8 @@ def check_output(
     row: what passes so also passes with it, but for values that are small in their row. `elements`: as
     `Needed.elements`, beside `noise`. `allowance`: what each element may be off besides, in its row and column too,
     beside `noise`; infinite where it is not looked at. `bound`: relative L2 of the whole output that holds besides.
-    `stored`: what may be off beside all that, since the kernel or the reference stores it in a narrow type.
+    `stored`: what may be off beside all that, since the kernel or the reference stores it in a narrow type. `quick`:
+    the first row that is off ends it, and no more is said of it.
     """
     where: dict[str, Any] = vars(place)
     if got.shape != expected.shape:
@@ -246,7 +248,9 @@ def check_output(
     if allowance is not None and np.isinf(allowance).any():
         left_out = np.isinf(allowance)
         got, allowance = np.where(left_out, expected, got), np.where(left_out, 0.0, allowance)
-    sums = _Sums(got, expected, noise, arithmetic, elements, allowance, stored)
+    sums = _Sums(got, expected, noise, arithmetic, elements, allowance, stored, quick)
+    if sums.ended:
+        return float("inf"), CheckFailure(reason="a row differs", **where)
     if sums.strange is not None:
         value = float(got.reshape(-1)[sums.strange])
         reason = (
@@ -405,6 +409,11 @@ class _Lines:
             return np.zeros(0)
         return np.sqrt(self.error) / (self._limit(slack) + FLOOR * np.sqrt(self.length))
 
+    def any_off(self, slack: float, part: slice) -> bool:
+        """Is one of those off? Of too few or too short ones none."""
+        some = replace(self, sums=self.sums[:, part])
+        return len(some.error) > 1 and some.off(slack) is not None
+
     def _limit(self, slack: float) -> np.ndarray:
         limit: np.ndarray = np.sqrt(slack * slack * self.noise + self.sums[3]) + self.rounding
         return limit
@@ -429,6 +438,7 @@ class _Sums:
         elements: np.ndarray | None = None,
         allowance: np.ndarray | None = None,
         stored: Storage = WIDE,
+        quick: bool = False,
     ) -> None:
         self._arithmetic = arithmetic
         self._stored = stored
@@ -443,6 +453,8 @@ class _Sums:
         self.rows = _Lines(np.zeros((4, count)), self.width, stored)
         self._columns = np.zeros((4, groups, self.width))
         self.columns = _Lines(self._columns.reshape(4, -1), self.height, stored)
+        self.ended = False
+        """At a row that is off, before the rest was looked at."""
         self.strange: int | None = None
         """Flat index of the first value that is not finite where the reference's is."""
         self.suspects = 0
@@ -453,7 +465,11 @@ class _Sums:
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is told as such
             for group in range(groups):
                 for start in range(group * self.height, (group + 1) * self.height, step):
-                    self._block(slice(start, min(start + step, (group + 1) * self.height)), group)
+                    rows = slice(start, min(start + step, (group + 1) * self.height))
+                    self._block(rows, group)
+                    if quick and self.rows.any_off(arithmetic.slack, rows):
+                        self.ended = True
+                        return
 
     @property
     def lines(self) -> tuple[_Lines, _Lines]:

@@ -264,7 +264,7 @@ class Verifier:
         draw = execution.draw
         own = draw.distribution == REFERENCE
         quick = own or max((e.size for e in execution.expected), default=0) >= LARGE
-        compared = self._compare(execution, None) if quick else None
+        compared = self._compare(execution, None, quick=not own) if quick else None
         if isinstance(compared, Passed):
             return compared
         if own and compared is not None and compared.distance > self.request.task.tolerance:
@@ -274,14 +274,14 @@ class Verifier:
             for noise in noises:
                 if plain is not None:
                     continue  # the widest limits are known, and decide
-                compared = self._compare(execution, noise)
+                compared = self._compare(execution, noise, quick=True)
                 if isinstance(compared, Passed):
                     return compared
         plain = plain or self._by_float32(execution, noise)
         within, noise_within = execution, noise
         if not own and not plain.is_whole:
             within, noise_within = plain.of(execution), tuple(map(in_rows, plain.rows, noise))
-        compared = self._compare(within, noise_within, plain)
+        compared = self._compare(within, noise_within, plain, quick=True)
         if not isinstance(compared, Passed):
             plain = self._by_other_roundings(execution, noise, plain)
             compared = self._compare(within, noise_within, plain)
@@ -289,7 +289,7 @@ class Verifier:
             return self._failed(execution, compared, plain)
         if within is execution:
             return compared
-        unheld = () if isinstance(self._compare(execution, noise, plain), Passed) else (replace(draw, twice=False),)
+        unheld = () if isinstance(self._compare(execution, noise, plain, quick=True), Passed) else (replace(draw, twice=False),)
         if not draw.otherwise:
             return BeyondFloat32(unheld)
         other = self._check(next_of(draw))
@@ -473,9 +473,13 @@ class Verifier:
         return replace(plain, wider=wider, allowance=tuple(allowance))
 
     def _compare(
-        self, execution: Execution, noise: Sequence[np.ndarray] | None, plain: PlainFloat32 | None = None
+        self,
+        execution: Execution,
+        noise: Sequence[np.ndarray] | None,
+        plain: PlainFloat32 | None = None,
+        quick: bool = False,
     ) -> Passed | Off:
-        """Output by output, up to the first that fails."""
+        """Output by output, up to the first that fails. `quick`: nobody is told in what."""
         draw = execution.draw
         worst = 0.0
         for number, (got, want) in enumerate(zip(execution.outputs, execution.expected)):
@@ -489,6 +493,7 @@ class Verifier:
                 allowance=plain.allowance[number] if plain is not None and plain.allowance else None,
                 bound=self.request.task.tolerance if draw.distribution == REFERENCE else None,
                 stored=execution.stored[number],
+                quick=quick,
             )
             if failure is not None:
                 return Off(distance, failure)
