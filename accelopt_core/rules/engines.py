@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from accelopt_core.rules.base import Site
+from accelopt_core.rules.staging import with_tile
 from nki_sim.isa.constants import reduce_cmd
 from nki_sim.isa.scalar_engine import Activation
-from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.changes import Refused, checked, loops_around, node_at, paths, with_node
-from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, LoopKernel
+from nki_sim.loop_ir.changes import Refused, checked, node_at, paths, with_node
+from nki_sim.loop_ir.tree import Allocate, Instruction, LoopKernel
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Engine
 
@@ -87,22 +87,13 @@ class EvacuatePsum:
             raise Refused("no instruction stands there")
         at = int(site.arguments[0])
         access = node.operands[at]
-        key = max(kernel.buffers) + 1
-        sizes = tuple(n for _, n in access.pattern)
-        shape = (sizes[0], *(sizes[1:] or (1,)))
-        buffer = Buffer(MemoryRegion.sbuf, shape, access.dtype, "evacuated", node.line)
-        pattern, stride = [], 1
-        for n in reversed(shape):
-            pattern.append((stride, n))
-            stride *= n
-        tile = tuple(Affine.variable(loop.variable) for loop in loops_around(kernel, site.path))
-        copy = Access("dst", "w", key, tile, Affine(), tuple(reversed(pattern)), access.dtype)
+        sizes = [count for _, count in access.pattern]
+        kernel, copy = with_tile(kernel, site.path, sizes, access.dtype, "evacuated", node.line)
         moved = Instruction("tensor_copy", Engine.scalar, None, (copy, replace(access, role="src")), node.line)
         taken = replace(copy, role=access.role, access="r")
         operands = (*node.operands[:at], taken, *node.operands[at + 1 :])
-        kernel = replace(kernel, buffers={**kernel.buffers, key: buffer})
         made = (
-            Allocate(key),
+            Allocate(copy.buffer),
             checked(moved, kernel.buffers),
             checked(replace(node, operands=operands), kernel.buffers),
         )

@@ -22,6 +22,7 @@ from accelopt_core.rules.products import ScaleAfterProduct
 from accelopt_core.rules.queues import HardwareQueue
 from accelopt_core.rules.rows import DealRows, LoadRowsOnce
 from accelopt_core.rules.spreading import BroadcastByDma
+from accelopt_core.rules.staging import StageTransfer
 from accelopt_core.rules.sums import AccumulateInPsum
 from accelopt_core.rules.transfers import GroupTransfers
 from accelopt_core.rules.turning import ExchangeOperands
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     ScaleAfterProduct(),
     ExchangeOperands(),
     FuseLoops(),
+    StageTransfer(),
     GroupTransfers(),
     Group(),
     GroupOnPartitions(),

@@ -45,6 +45,28 @@ LOADS_IN_A_LOOP = """
     nisa.dma_copy(dst=y[64:128, :], src=out)
     return y
 """
+STEPS_ON_CHIP = """
+    tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile[:, 0:64:2], src=x[:, 0:32])
+    nisa.dma_copy(dst=tile[:, 1:64:2], src=x[:, 32:64])
+    nisa.dma_copy(dst=y[:, 0:32], src=tile[:, 1:64:2])
+    nisa.dma_copy(dst=y[:, 32:64], src=tile[:, 0:64:2])
+    return y
+"""
+STEPS_IN_HBM = """
+    tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile[:, 0:32], src=x[:, 1:64:2])
+    nisa.dma_copy(dst=tile[:, 32:64], src=x[:, 0:64:2])
+    nisa.dma_copy(dst=y, src=tile)
+    return y
+"""
+GAPS_STORED = """
+    tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    nisa.dma_copy(dst=y[:, 0:64:2], src=tile[:, 0:32])
+    nisa.dma_copy(dst=y[:, 1:64:2], src=tile[:, 32:64])
+    return y
+"""
 ROW_OF_THE_PASS_BEFORE = """
     ones = nl.ndarray((1, 128), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=ones, value=1.0)
@@ -394,6 +416,8 @@ def _tile(first: str, second: str, dtype: str = "nl.float32") -> str:
 
 ACCEPTED = (
     ("group-transfers", LOADS_IN_A_LOOP),
+    ("stage-transfer", STEPS_ON_CHIP),
+    ("stage-transfer", STEPS_IN_HBM),
     ("broadcast-by-dma", BROADCAST.format(value="1.0")),
     ("rows-on-partitions", ROWS),
     ("drop-memset", MEMSET.format(until=64)),
@@ -435,6 +459,7 @@ ACCEPTED = (
 )
 REFUSED = (
     ("broadcast-by-dma", BROADCAST.format(value="2.0"), "ones"),
+    ("stage-transfer", GAPS_STORED, "would be written"),
     ("broadcast-by-dma", ROW_OF_THE_PASS_BEFORE, "just loaded"),
     ("rows-on-partitions", ROWS_THAT_WAIT, "earlier pass"),
     ("drop-memset", MEMSET.format(until=32), "reads what is set"),

@@ -1,0 +1,83 @@
+"""Tiles of their own for what an instruction takes or makes, so that another engine goes through it element by element.
+
+A transfer's descriptors move runs of bytes that lie together on both sides, and a run of 4 bytes takes as long as one of
+64 (AWS's pages on DMA). An engine takes one element a cycle, whatever lies between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from accelopt_core.rules.base import Site
+from nki_sim.dtypes import DType
+from nki_sim.loop_ir.affine import Affine
+from nki_sim.loop_ir.changes import Path, Refused, checked, loops_around, node_at, paths, with_node
+from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, LoopKernel, Node
+from nki_sim.memory import MemoryRegion
+from nki_sim.program import Engine
+
+WIDEST = 16
+"""Elements from one that is wanted to the next, of which all are loaded: 64 bytes of float32."""
+
+
+class StageTransfer:
+    """An engine picks or spreads single elements on chip; what is transferred lies together."""
+
+    name = "stage-transfer"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        for path, node in paths(kernel.body):
+            if isinstance(node, Instruction) and node.opcode == "dma_copy":
+                for at, access in enumerate(node.operands):
+                    if access.pattern[-1][1] > 1 and access.pattern[-1][0] != 1:
+                        what = f"an engine in place of the transfer of line {node.line} goes through single elements"
+                        yield Site(self.name, path, (at,), what, node.line)
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        node = node_at(kernel, site.path)
+        if not isinstance(node, Instruction) or node.opcode != "dma_copy" or len(node.operands) != 2:
+            raise Refused("there is no plain transfer in that place")
+        dst, src = node.operands
+        if dst.indirection is not None or src.indirection is not None or dst.dtype != src.dtype:
+            raise Refused("an index steers the transfer, or it converts")
+        on_chip = [each for each in node.operands if kernel.buffers[each.buffer].region is MemoryRegion.sbuf]
+        if len(on_chip) != 1:
+            raise Refused("it is no transfer between SBUF and HBM")
+        (tile,) = on_chip
+        sizes = [count for _, count in tile.pattern]
+        step, count = node.operands[int(site.arguments[0])].pattern[-1]
+        if node.operands[int(site.arguments[0])] is tile:
+            kernel, own = with_tile(kernel, site.path, sizes, tile.dtype, "staged", node.line)
+            taken = own
+        else:
+            if tile is src or not 1 < step <= WIDEST or sizes[-1] != count:
+                raise Refused("what lies between would be written, is too much, or is not what the tile has in a row")
+            every = (count - 1) * step + 1
+            kernel, own = with_tile(kernel, site.path, [*sizes[:-1], every], tile.dtype, "staged", node.line)
+            src = replace(src, pattern=(*src.pattern[:-1], (1, every)))
+            taken = replace(own, pattern=(*own.pattern[:-1], (step, count)))
+        ends = ((own, src), (dst, taken)) if tile is dst else ((own, src), (dst, own))
+        first, second = (
+            (replace(into, role="dst", access="w"), replace(out_of, role="src", access="r")) for into, out_of in ends
+        )
+        copy = Instruction("tensor_copy", Engine.vector, None, second if tile is dst else first, node.line)
+        moved = replace(node, operands=first if tile is dst else second)
+        made: tuple[Node, ...] = (checked(moved, kernel.buffers), checked(copy, kernel.buffers))
+        return with_node(kernel, site.path, (Allocate(own.buffer), *(made if tile is dst else reversed(made))))
+
+
+def with_tile(
+    kernel: LoopKernel, path: Path, sizes: Sequence[int], dtype: DType, name: str, line: int
+) -> tuple[LoopKernel, Access]:
+    """A tile in SBUF for each pass of the loops around that place, and what writes all of it in order. Its Allocate is
+    still to be put there."""
+    key = max(kernel.buffers) + 1
+    shape = (sizes[0], *(sizes[1:] or (1,)))
+    pattern, stride = [], 1
+    for n in reversed(shape):
+        pattern.append((stride, n))
+        stride *= n
+    tile = tuple(Affine.variable(loop.variable) for loop in loops_around(kernel, path))
+    buffers = {**kernel.buffers, key: Buffer(MemoryRegion.sbuf, shape, dtype, name, line)}
+    return replace(kernel, buffers=buffers), Access("dst", "w", key, tile, Affine(), tuple(reversed(pattern)), dtype)
