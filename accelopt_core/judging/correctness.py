@@ -289,7 +289,11 @@ class Verifier:
             return self._failed(execution, compared, plain)
         if within is execution:
             return compared
-        unheld = () if isinstance(self._compare(execution, noise, plain, quick=True), Passed) else (replace(draw, twice=False),)
+        unheld = (
+            ()
+            if isinstance(self._compare(execution, noise, plain, quick=True), Passed)
+            else (replace(draw, twice=False),)
+        )
         if not draw.otherwise:
             return BeyondFloat32(unheld)
         other = self._check(next_of(draw))

@@ -13,7 +13,6 @@ from accelopt_core.rules.flow import is_local, uses_of, written_between
 from accelopt_core.rules.fusing import only_filler
 from nki_sim.dtypes import float32
 from nki_sim.isa.shared import TensorScalar
-from nki_sim.isa.vector_engine import ScalarTensorTensor
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import Path, Refused, checked, loops_around, node_at, paths, with_node
 from nki_sim.loop_ir.dependence import Use
@@ -190,34 +189,6 @@ class SubtractInActivation:
         kernel = with_node(kernel, path, (Allocate(key), checked(negate, kernel.buffers)))
         place = next(each for each, made_there in paths(kernel.body) if made_there == Allocate(access.buffer))
         return with_node(kernel, place, ())
-
-
-class ScalarSecond:
-    """(a * b) * c as (a * c) * b, which Vector does in one instruction."""
-
-    name = "scalar-second"
-
-    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and node.opcode == "tensor_scalar" and node.attrs.op0 == "multiply":
-                what = f"the product of line {node.line} with what it scales in one instruction"
-                yield Site(self.name, path, (), what, node.line)
-
-    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        node = node_at(kernel, site.path)
-        if not isinstance(node, Instruction) or node.opcode != "tensor_scalar" or node.attrs.op0 != "multiply":
-            raise Refused("there is no factor in that place")
-        if node.attrs.op1 is not None or node.attrs.exact:
-            raise Refused("there would be more than two operators")
-        access = node.operands[1]
-        path, first = only_filler(kernel, access, site.path)
-        if first.opcode != "tensor_tensor" or first.attrs.op != "multiply" or first.attrs.exact:
-            raise Refused("what is scaled is no product of two tiles")
-        attrs = ScalarTensorTensor("multiply", node.attrs.operand0, False, "multiply", False)
-        one, other = first.operands[1:]
-        operands = (node.operands[0], replace(one, role="data"), replace(other, role="operand1"), *node.operands[2:])
-        made = Instruction("scalar_tensor_tensor", Engine.vector, attrs, operands, node.line)
-        return _joined(kernel, path, first, site.path, made, access.buffer)
 
 
 def _joined(

@@ -8,7 +8,7 @@ from accelopt_core.rules.blocking import Block, Interchange
 from accelopt_core.rules.buffers import DropMemset, RotateBuffer
 from accelopt_core.rules.copies import DropCopy
 from accelopt_core.rules.engines import EvacuatePsum, MoveEngine, ReciprocalOnScalar
-from accelopt_core.rules.factors import FactorFurtherOn, FactorInActivation, ScalarSecond, SubtractInActivation
+from accelopt_core.rules.factors import FactorFurtherOn, FactorInActivation, SubtractInActivation
 from accelopt_core.rules.filling import FillPartitions
 from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
 from accelopt_core.rules.gathers import GatherAsSlice
@@ -43,7 +43,6 @@ RULES: tuple[Rule, ...] = (
     FactorInActivation(),
     FactorFurtherOn(),
     SubtractInActivation(),
-    ScalarSecond(),
     ScaleAfterProduct(),
     ExchangeOperands(),
     FuseLoops(),

@@ -55,14 +55,17 @@ class LoadRowsOnce:
             yield Site(self.name, path, (), f"rows that passes of line {node.site} share loaded once", node.site)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        shared = _shared(kernel, site.path)
+        path = site.path
+        shared = _shared(kernel, path)
         if not shared:
-            kernel = dealt_out(kernel, site.path)
-            shared = _shared(kernel, site.path)
+            kernel = dealt_out(kernel, path)
+            shared = _shared(kernel, path)
         if not shared:
             raise Refused("no pass loads what another one loads, some rows further on")
-        for loads in shared:
-            kernel = _loaded_once(kernel, site.path, loads)
+        while shared:
+            kernel = _loaded_once(kernel, path, shared[0])
+            path = (*path[:-1], path[-1] + 1)
+            shared = _shared(kernel, path)
         return kernel
 
 
