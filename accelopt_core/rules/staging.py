@@ -1,7 +1,7 @@
 """Tiles of their own for what an instruction takes or makes, which another engine goes through element by element.
 
-A transfer's descriptors move runs of bytes that lie together on both sides, and a run of 4 bytes takes as long as one of
-64 (AWS's pages on DMA). An engine takes one element a cycle, whatever lies between them.
+A transfer's descriptors move runs of bytes that lie together on both sides, and a run of 4 bytes takes as long as one
+of 64 (AWS's pages on DMA). An engine takes one element a cycle, whatever lies between them.
 """
 
 from __future__ import annotations

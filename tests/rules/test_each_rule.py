@@ -129,7 +129,6 @@ TILE = """
 """
 SQUARE = "nisa.activation(dst=made, op=nl.square, data=tile)"
 SCALED = "nisa.tensor_scalar(dst=made, data=tile, op0=nl.multiply, operand0=3.0)"
-PRODUCT = "nisa.tensor_tensor(dst=made, data1=tile, data2=tile, op=nl.{op})"
 LESS = "nisa.tensor_scalar(dst=made, data=tile, op0=nl.subtract, operand0=number)"
 EXP = "nisa.activation(dst=out, op=nl.exp, data=made, scale=0.5)"
 TWICE = "nisa.tensor_tensor(dst=out, data1=made, data2=tile, op=nl.add)\n    " + EXP
