@@ -20,7 +20,6 @@ from accelopt_core.rules.parts import SplitColumns
 from accelopt_core.rules.pipelining import Pipeline
 from accelopt_core.rules.products import ScaleAfterProduct
 from accelopt_core.rules.queues import HardwareQueue
-from accelopt_core.rules.rows import DealRows, LoadRowsOnce
 from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.staging import StageTransfer
 from accelopt_core.rules.sums import AccumulateInPsum
@@ -52,8 +51,6 @@ RULES: tuple[Rule, ...] = (
     GroupOnPartitions(),
     ProductsOnVector(),
     FillPartitions(),
-    DealRows(),
-    LoadRowsOnce(),
     ShareArray(),
     Block(),
     Interchange(),

@@ -160,40 +160,6 @@ SHARED = """
         nisa.dma_copy(dst=y[0:64, n * 32 : (n + 1) * 32], src=out)
     return y
 """
-STENCIL = """
-    {before}
-    for i in range(3):
-        for j in range(2):
-            one = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.dma_copy(dst=one, src=x[i * 32 : i * 32 + 32, j * 32 : (j + 1) * 32])
-            other = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.dma_copy(dst=other, src={other})
-            out = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
-            {work}
-            nisa.dma_copy(dst=y[i * 32 : i * 32 + 32, j * 32 : (j + 1) * 32], src=out)
-    return y
-"""
-NEXT_ROW = "x[i * 32 + 1 : i * 32 + 33, j * 32 : (j + 1) * 32]"
-ADDED = "nisa.tensor_tensor(dst=out, data1=one, data2=other, op=nl.add)"
-WINDOW = """
-    for i in range(3):
-        total = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.memset(dst=total, value=0.0)
-        for k in range(3):
-            row = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.dma_copy(dst=row, src=x[i * 32 + 2 * k : i * 32 + 2 * k + 32, 0:64])
-            nisa.tensor_tensor(dst=total, data1=total, data2=row, op=nl.add)
-        nisa.dma_copy(dst=y[i * 32 : i * 32 + 32, 0:64], src=total)
-    return y
-"""
-TWO_WINDOWS = WINDOW.replace(
-    "        nisa.dma_copy(dst=y",
-    """        for k in range(3):
-            other = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.dma_copy(dst=other, src=w[i * 32 + k : i * 32 + k + 32, 0:64])
-            nisa.tensor_tensor(dst=total, data1=total, data2=other, op=nl.add)
-        nisa.dma_copy(dst=y""",
-)
 ATTENTION = """
     number = nl.ndarray((64, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=number, src=w[0:64, 0:1])
@@ -262,9 +228,6 @@ IMAGE = """
     return y
 """
 BESIDE = "nisa.tensor_tensor(dst=image[:, {to}], data1=image[:, 0:60], data2=image[:, 1:61], op=nl.add)"
-WEIGHTS = """weights = nl.ndarray((32, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=weights, src=w[{rows}, 0:1])"""
-WEIGHTED = "nisa.scalar_tensor_tensor(dst=out, data=one, op0=nl.multiply, operand0=weights, op1=nl.add, operand1=other)"
 SHUFFLED = """
     row = nl.ndarray((1, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=row, src=x[2:3, 0:64])
@@ -451,10 +414,6 @@ ACCEPTED = (
     ("drop-memset", PART_OF_MEMSET),
     ("accumulate-in-psum", SUMMED.format(first=0.0, more="")),
     ("accumulate-in-psum", SUMMED.format(first=1.0, more="")),
-    ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
-    ("load-rows-once", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
-    ("load-rows-once", WINDOW),
-    ("load-rows-once", TWO_WINDOWS),
     ("split-columns", IMAGE.format(between="")),
     ("interchange-loops", NEST.format(more="")),
     ("pipeline", TENSOR_AND_VECTOR),
@@ -519,13 +478,6 @@ REFUSED = (
         "on the partitions",
     ),
     ("share-array", SHARED.format(rows=64, more=GROW), "changes what all"),
-    (
-        "rows-in-turn",
-        STENCIL.format(before=WEIGHTS.format(rows="0:32"), other=NEXT_ROW, work=WEIGHTED),
-        "from partition to partition",
-    ),
-    ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW.replace("x", "y"), work=ADDED), "earlier pass"),
-    ("load-rows-once", STENCIL.format(before="", other="w[i : i + 32, j * 32 : (j + 1) * 32]", work=ADDED), "go on"),
     ("split-columns", IMAGE.format(between=BESIDE.format(to="0:60")), "another part"),
     ("scale-after-product", ATTENTION.format(stands="standing", moves="values", last=EXP_OF_PRODUCT), "than copy it"),
     (
@@ -541,7 +493,6 @@ REFUSED = (
         TENSOR_AND_VECTOR.replace("x[i * 32 : (i + 1) * 32", "y[0:32").replace("y[i * 32 : (i + 1) * 32", "y[0:32"),
         "of a later pass",
     ),
-    ("load-rows-once", ROWS, "some rows further on"),
 )
 
 
