@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.flow import is_local, uses_of
-from accelopt_core.rules.grouping import block_of
+from accelopt_core.rules.grouping import ALL, in_blocks, with_joined_tiles
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
     Along,
@@ -24,6 +24,7 @@ from nki_sim.loop_ir.changes import (
     merged,
     node_at,
     paths,
+    place_of,
     rechecked,
     substituted,
     with_node,
@@ -51,20 +52,15 @@ class ShareArray:
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         parts = int(site.arguments[0])
-        kernel, path = block_of(kernel, site.path, parts)
+        block = ALL if loop_at(kernel, site.path).extent == Affine(parts) else parts
+        (kernel,), path = in_blocks((kernel,), site.path, block)
         products = [node for node in loop_at(kernel, path).body if _fits(node, parts)]
         if not products:
             raise Refused("no product of that few rows stands there")
         shared = {access.buffer for node in products if isinstance(node, Instruction) for access in node.operands[1:]}
         for key in sorted(shared):
             kernel, path = _on_parts(kernel, path, key, parts)
-        at = 0
-        while at < len(loop_at(kernel, path).body):
-            if isinstance(loop_at(kernel, path).body[at], Allocate):
-                kernel = joined_tiles(kernel, (*path, at))
-                path = (*path[:-1], path[-1] + 1)
-            else:
-                at += 1
+        (kernel,), path = with_joined_tiles((kernel,), path)
         pieces = 1
         for cut in range(len(loop_at(kernel, path).body) - 1, 0, -1):
             kernel = fission(kernel, path, cut)
@@ -114,11 +110,7 @@ def _on_parts(kernel: LoopKernel, path: Path, key: int, parts: int) -> tuple[Loo
         kernel = with_node(kernel, each.path, copies)
     buffers = {**kernel.buffers, key: replace(buffer, shape=(buffer.shape[0] * parts, *buffer.shape[1:]))}
     kernel = replace(kernel, buffers=buffers)
-    return kernel, next(each for each, node in paths(kernel.body) if _is_loop(node, loop.variable))
-
-
-def _is_loop(node: Node, variable: str) -> bool:
-    return isinstance(node, Loop) and node.variable == variable
+    return kernel, place_of(kernel, loop.variable)
 
 
 def _further(access: Access, key: int, by: Affine, loop: Loop) -> Access:

@@ -37,17 +37,22 @@ class Rule(Protocol):
         """Where it might apply, in program order; some of them will be refused."""
         ...
 
+
+@runtime_checkable
+class Single(Rule, Protocol):
+    """A rule that is applied to a kernel's tree at one shape, whatever it does at others."""
+
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         """Raises Refused: the reason, about data and hardware, in one line."""
         ...
 
 
 @runtime_checkable
-class Composite(Protocol):
+class Composite(Rule, Protocol):
     """A rule that does as much as it can, which has to be the same at every shape."""
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:
-        """As `apply`, of one kernel's trees at several shapes."""
+        """To one kernel's trees at several shapes. Raises Refused as `Single.apply` does."""
         ...
 
 
@@ -78,5 +83,7 @@ class Balance(Last, Protocol):
 
 def applied(rule: Rule, kernels: Kernels, site: Site) -> Kernels:
     """At every shape; of loops that it left nothing to do, nothing stays. Raises Refused where one of them refuses."""
-    changed = rule.together(kernels, site) if isinstance(rule, Composite) else everywhere(rule.apply, kernels, site)
-    return everywhere(without_empty_loops, changed)
+    if isinstance(rule, Composite):
+        return everywhere(without_empty_loops, rule.together(kernels, site))
+    assert isinstance(rule, Single), f"{rule.name} is no rule that can be applied"
+    return everywhere(without_empty_loops, everywhere(rule.apply, kernels, site))

@@ -21,9 +21,10 @@ from nki_sim.loop_ir.changes import (
     paths,
     with_block,
     with_node,
+    with_operands,
 )
 from nki_sim.loop_ir.dependence import Use, covers, meet, uses
-from nki_sim.loop_ir.tree import Access, Allocate, DeviceLoop, Instruction, Loop, LoopKernel, Node, rebuilt
+from nki_sim.loop_ir.tree import Access, Allocate, DeviceLoop, Instruction, Loop, LoopKernel, Node
 from nki_sim.program import Engine
 
 
@@ -96,9 +97,6 @@ class RotateBuffer:
     def preparation(self, kernel: LoopKernel) -> Site:
         return Site(self.name, (), (), "a tile for each pass wherever passes fill it anew")
 
-    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        return self.together((kernel,), site)[0]
-
     def together(self, kernels: Kernels, site: Site) -> Kernels:
         """Each as deep as it may be."""
         made, reason = kernels, ""
@@ -136,15 +134,9 @@ def _lives_apart(kernel: LoopKernel, key: int) -> LoopKernel:
     if first is None:
         raise Refused("what is filled last goes on with what was there")
     own = max(kernel.buffers) + 1
-
-    def change(node: Node) -> tuple[Node, ...]:
-        if not isinstance(node, Instruction) or all(access.buffer != key for access in node.operands):
-            return (node,)
-        operands = tuple(replace(each, buffer=own) if each.buffer == key else each for each in node.operands)
-        return (replace(node, operands=operands),)
-
+    rest = with_operands(block[first:], lambda each: replace(each, buffer=own) if each.buffer == key else each)
     kernel = replace(kernel, buffers={**kernel.buffers, own: kernel.buffers[key]})
-    return with_block(kernel, path, (*block[:first], Allocate(own), *rebuilt(tuple(block[first:]), change)))
+    return with_block(kernel, path, (*block[:first], Allocate(own), *rest))
 
 
 def _used_in_a_loop(block: Sequence[Node], key: int) -> bool:
@@ -174,18 +166,10 @@ def _deeper(kernel: LoopKernel, key: int) -> LoopKernel:
     loop = loop_at(kernel, place)
     if not fills_before_reading(loop.body, key, kernel):
         raise Refused("a pass may read what an earlier one left")
-    depth = len(loops_around(kernel, place))
-    body = (Allocate(key), *_one_deeper(loop.body, key, depth, Affine.variable(loop.variable)))
-    return with_node(with_node(kernel, place, (replace(loop, body=body),)), path, ())
+    depth, inner = len(loops_around(kernel, place)), Affine.variable(loop.variable)
 
-
-def _one_deeper(body: tuple[Node, ...], key: int, depth: int, inner: Affine) -> tuple[Node, ...]:
     def moved(access: Access) -> Access:
         return replace(access, tile=(*access.tile[:depth], inner)) if access.buffer == key else access
 
-    def change(node: Node) -> tuple[Node, ...]:
-        if isinstance(node, Instruction) and any(access.buffer == key for access in node.operands):
-            return (replace(node, operands=tuple(moved(access) for access in node.operands)),)
-        return (node,)
-
-    return rebuilt(body, change)
+    body = (Allocate(key), *with_operands(loop.body, moved))
+    return with_node(with_node(kernel, place, (replace(loop, body=body),)), path, ())

@@ -9,15 +9,13 @@ from typing import TypeGuard
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import without
-from accelopt_core.rules.flow import is_local, uses_of, written_between
-from accelopt_core.rules.fusing import only_filler
+from accelopt_core.rules.flow import is_local, uses_of, with_operand, with_tile, written_between
+from accelopt_core.rules.fusing import check_unchanged, joined, only_filler
 from nki_sim.dtypes import float32
 from nki_sim.isa.shared import TensorScalar
-from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import Path, Refused, checked, loops_around, node_at, paths, with_node
 from nki_sim.loop_ir.dependence import Use
-from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, LoopKernel, Node
-from nki_sim.memory import MemoryRegion
+from nki_sim.loop_ir.tree import Allocate, Instruction, LoopKernel, Node
 from nki_sim.program import Engine
 
 _HOMOGENEOUS: Mapping[str, Callable[[float], float]] = {
@@ -55,7 +53,7 @@ class FactorInActivation:
         inner = _HOMOGENEOUS[attrs.op](factor)
         attrs = attrs._replace(scale=attrs.scale * inner, bias=attrs.bias * inner)
         made = replace(first, attrs=attrs, operands=(node.operands[0], *first.operands[1:]))
-        return _joined(kernel, path, first, site.path, made, access.buffer)
+        return joined(kernel, path, first, site.path, made, access.buffer)
 
 
 class FactorFurtherOn:
@@ -87,12 +85,7 @@ class FactorFurtherOn:
             later = written_between(kernel, site.path, each.path, use)
             if later is not None and later.node is not node_at(kernel, each.path):
                 raise Refused(f"line {later.node.line} changes what is scaled")
-            reader = node_at(changed, each.path)
-            assert isinstance(reader, Instruction)
-            taken = replace(data, role=access.role)
-            operands = (*reader.operands[: each.at], taken, *reader.operands[each.at + 1 :])
-            made = checked(replace(reader, operands=operands), changed.buffers)
-            changed = with_node(changed, each.path, (made,))
+            changed = with_operand(changed, each, replace(data, role=access.role))
         return without(changed, site.path, dst.buffer)
 
 
@@ -173,37 +166,14 @@ class SubtractInActivation:
             raise Refused("the activation adds something already")
         if tile.dtype != float32:
             raise Refused(f"what is subtracted is {tile.dtype}")
-        around = loops_around(kernel, path)
-        key = max(kernel.buffers) + 1
-        buffer = Buffer(MemoryRegion.sbuf, (tile.pattern[0][1], 1), float32, "negative", first.line)
-        tiles = tuple(Affine.variable(loop.variable) for loop in around)
-        target = Access("dst", "w", key, tiles, Affine(), ((1, tile.pattern[0][1]), (1, 1)), float32)
+        kernel, target = with_tile(kernel, path, [tile.pattern[0][1]], float32, "negative", first.line)
         attrs = TensorScalar("multiply", -float(node.attrs.scale), False, None, None, False, False)
         negate = Instruction("tensor_scalar", Engine.vector, attrs, (target, replace(tile, role="data")), first.line)
-        kernel = replace(kernel, buffers={**kernel.buffers, key: buffer})
         bias = replace(target, role="bias", access="r")
         operands = (node.operands[0], replace(first.operands[1], role="data"), bias, *node.operands[2:])
         made = replace(node, attrs=node.attrs._replace(bias=None), operands=operands)
-        _check_unchanged(kernel, path, first, site.path)
+        check_unchanged(kernel, path, first, site.path)
         kernel = with_node(kernel, site.path, (checked(made, kernel.buffers),))
-        kernel = with_node(kernel, path, (Allocate(key), checked(negate, kernel.buffers)))
+        kernel = with_node(kernel, path, (Allocate(target.buffer), checked(negate, kernel.buffers)))
         place = next(each for each, made_there in paths(kernel.body) if made_there == Allocate(access.buffer))
         return with_node(kernel, place, ())
-
-
-def _joined(
-    kernel: LoopKernel, path: Path, first: Instruction, second: Path, made: Instruction, between: int
-) -> LoopKernel:
-    """With `made` in the second one's place, for both."""
-    _check_unchanged(kernel, path, first, second)
-    kernel = with_node(kernel, second, (checked(made, kernel.buffers),))
-    return without(kernel, path, between)
-
-
-def _check_unchanged(kernel: LoopKernel, path: Path, first: Instruction, second: Path) -> None:
-    """What the first one takes is the same where the second one stands. Raises Refused."""
-    node = node_at(kernel, second)
-    for operand in first.operands[1:]:
-        changed = written_between(kernel, path, second, Use(operand, first, loops_around(kernel, path)))
-        if changed is not None and changed.node is not node:
-            raise Refused(f"line {changed.node.line} changes what line {first.line} takes")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.flow import is_local, ranges_at, uses_of
+from accelopt_core.rules.flow import is_local, taken_through, uses_of
 from accelopt_core.rules.grouping import ALL, GroupOnPartitions
 from accelopt_core.rules.parts import PARTS, SplitColumns, blocks, runs
 from nki_sim.loop_ir.affine import Affine
@@ -16,17 +16,15 @@ from nki_sim.loop_ir.changes import (
     Path,
     Refused,
     block_at,
-    checked,
     everywhere,
     loop_at,
     loops_around,
-    node_at,
+    place_of,
     with_block,
     with_node,
 )
-from nki_sim.loop_ir.composing import through
 from nki_sim.loop_ir.dependence import uses
-from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node
+from nki_sim.loop_ir.tree import Allocate, Instruction, Loop, LoopKernel, Node
 from nki_sim.machine import ISA
 
 
@@ -49,9 +47,6 @@ class FillPartitions:
                         what = f"{parts} parts of the columns from line {line} on, on partitions of their own"
                         yield Site(self.name, path, (first, last, parts), what, line)
 
-    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        return self.together((kernel,), site)[0]
-
     def together(self, kernels: Kernels, site: Site) -> Kernels:
         before_kernel = kernels[-1]
         kernels = everywhere(SplitColumns().apply, kernels, site)
@@ -62,12 +57,8 @@ class FillPartitions:
             raise Refused("parts of the columns need what others make")
         loop = block[made[0]]
         kernels = everywhere(_narrowed, kernels, (*site.path[:-1], made[0]))
-        at = next(n for n, node in enumerate(block_at(kernels[-1], site.path)) if _same_loop(node, loop))
-        return GroupOnPartitions().together(kernels, Site(self.name, (*site.path[:-1], at), (ALL,)))
-
-
-def _same_loop(node: Node, loop: Node) -> bool:
-    return isinstance(node, Loop) and isinstance(loop, Loop) and node.variable == loop.variable
+        assert isinstance(loop, Loop)
+        return GroupOnPartitions().together(kernels, Site(self.name, place_of(kernels[-1], loop.variable), (ALL,)))
 
 
 def _narrowed(kernel: LoopKernel, path: Path) -> LoopKernel:
@@ -86,8 +77,8 @@ def _narrowed(kernel: LoopKernel, path: Path) -> LoopKernel:
         view = replace(use.access, buffer=max(kernel.buffers) + 1, tile=tile, offset=Affine(), pattern=pattern)
         buffers = {**kernel.buffers, view.buffer: replace(kernel.buffers[key], shape=sizes)}
         changed = replace(kernel, buffers=buffers)
-        for place in dict.fromkeys(each.path for each in every):
-            changed = _through(changed, place, use.access, view)
+        for each in dict.fromkeys(every):
+            changed = taken_through(changed, each, use.access, view)
         made.append(Allocate(view.buffer))
         kernel = changed
     left = {use.access.buffer for use in uses(kernel.body)}
@@ -95,17 +86,3 @@ def _narrowed(kernel: LoopKernel, path: Path) -> LoopKernel:
     kernel = with_node(kernel, path, (replace(loop_at(kernel, path), body=body),))
     block = block_at(kernel, path)
     return with_block(kernel, path, [n for n in block if not isinstance(n, Allocate) or n.buffer in left])
-
-
-def _through(kernel: LoopKernel, path: Path, here: Access, there: Access) -> LoopKernel:
-    node = node_at(kernel, path)
-    assert isinstance(node, Instruction)
-    operands = []
-    for access in node.operands:
-        if access.buffer == here.buffer:
-            moved = through(access, here, there, ranges_at(kernel, path))
-            if moved is None:
-                raise Refused(f"line {node.line} takes more than its part")
-            access = moved
-        operands.append(access)
-    return with_node(kernel, path, (checked(replace(node, operands=tuple(operands)), kernel.buffers),))

@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nki_sim.dtypes import DType
 from nki_sim.isa.dma import DmaCopy
-from nki_sim.loop_ir.changes import Path, Refused, block_at, loops_around, paths
+from nki_sim.loop_ir.affine import Affine
+from nki_sim.loop_ir.changes import Path, Refused, block_at, checked, loops_around, node_at, paths, with_node
 from nki_sim.loop_ir.composing import through
-from nki_sim.loop_ir.dependence import Use, conflict, uses
-from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node, walk
+from nki_sim.loop_ir.dependence import Use, conflict, ranges_of, uses
+from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, Loop, LoopKernel, Node, walk
+from nki_sim.memory import MemoryRegion
 
 
 @dataclass(frozen=True)
@@ -128,13 +131,7 @@ def local_tiles(kernel: LoopKernel) -> Iterator[tuple[Path, int]]:
 
 def ranges_at(kernel: LoopKernel, path: Path) -> dict[str, tuple[int, int]]:
     """By counter of the loops around: its least and greatest value."""
-    ranges: dict[str, tuple[int, int]] = {}
-    loops: tuple[Loop, ...] = loops_around(kernel, path)
-    for loop in loops:
-        low, _ = loop.start.bounds(ranges)
-        _, most = (loop.start + loop.extent).bounds(ranges)
-        ranges[loop.variable] = (low, most - 1)
-    return ranges
+    return ranges_of(loops_around(kernel, path))
 
 
 def source_in_hbm(kernel: LoopKernel, path: Path, access: Access) -> tuple[Access, DmaCopy]:
@@ -163,3 +160,37 @@ def source_in_hbm(kernel: LoopKernel, path: Path, access: Access) -> tuple[Acces
     if attributes is None or uses_of(kernel, access.buffer)[0]:
         raise Refused("the kernel writes what it is loaded from")
     return access, attributes
+
+
+def with_operand(kernel: LoopKernel, place: Placed, access: Access) -> LoopKernel:
+    """With that access in the place of the use. Raises Refused where no engine can do what is made then."""
+    node = node_at(kernel, place.path)
+    assert isinstance(node, Instruction)
+    operands = (*node.operands[: place.at], access, *node.operands[place.at + 1 :])
+    return with_node(kernel, place.path, (checked(replace(node, operands=operands), kernel.buffers),))
+
+
+def taken_through(kernel: LoopKernel, place: Placed, here: Access, there: Access) -> LoopKernel:
+    """With the use of what lies in `here` where `there` has it. Raises Refused."""
+    node = node_at(kernel, place.path)
+    assert isinstance(node, Instruction)
+    moved = through(node.operands[place.at], here, there, ranges_at(kernel, place.path))
+    if moved is None:
+        raise Refused(f"line {node.line} takes the tile in another form")
+    return with_operand(kernel, place, moved)
+
+
+def with_tile(
+    kernel: LoopKernel, path: Path, sizes: Sequence[int], dtype: DType, name: str, line: int
+) -> tuple[LoopKernel, Access]:
+    """A tile in SBUF for each pass of the loops around that place, and what writes all of it in order. Its Allocate is
+    still to be put there."""
+    key = max(kernel.buffers) + 1
+    shape = (sizes[0], *(sizes[1:] or (1,)))
+    pattern, stride = [], 1
+    for n in reversed(shape):
+        pattern.append((stride, n))
+        stride *= n
+    tile = tuple(Affine.variable(loop.variable) for loop in loops_around(kernel, path))
+    buffers = {**kernel.buffers, key: Buffer(MemoryRegion.sbuf, shape, dtype, name, line)}
+    return replace(kernel, buffers=buffers), Access("dst", "w", key, tile, Affine(), tuple(reversed(pattern)), dtype)

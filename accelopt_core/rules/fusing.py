@@ -53,15 +53,8 @@ class FuseElementwise:
         path, first = only_filler(kernel, access, site.path)
         if first.opcode != "tensor_scalar" or first.attrs.exact:
             raise Refused(f"{first.opcode} does not go into {second.opcode}")
-        make = _FUSED[second.opcode]
-        made = checked(make(first, second, access), kernel.buffers)
-        for operand in first.operands[1:]:
-            use = Use(operand, first, loops_around(kernel, path))
-            changed = written_between(kernel, path, site.path, use)
-            if changed is not None and changed.node is not second:
-                raise Refused(f"line {changed.node.line} changes what line {first.line} takes")
-        kernel = with_node(kernel, site.path, (made,))
-        return without(kernel, path, access.buffer)
+        made = _FUSED[second.opcode](first, second, access)
+        return joined(kernel, path, first, site.path, made, access.buffer)
 
 
 def only_filler(kernel: LoopKernel, access: Access, reader: Path) -> tuple[Path, Instruction]:
@@ -79,6 +72,24 @@ def only_filler(kernel: LoopKernel, access: Access, reader: Path) -> tuple[Path,
     if buffer.dtype != float32:
         raise Refused(f"the tile between the two rounds to {buffer.dtype}")
     return first.path, first.node
+
+
+def joined(
+    kernel: LoopKernel, path: Path, first: Instruction, second: Path, made: Instruction, between: int
+) -> LoopKernel:
+    """With `made` in the second one's place, for both."""
+    check_unchanged(kernel, path, first, second)
+    kernel = with_node(kernel, second, (checked(made, kernel.buffers),))
+    return without(kernel, path, between)
+
+
+def check_unchanged(kernel: LoopKernel, path: Path, first: Instruction, second: Path) -> None:
+    """What the first one takes is the same where the second one stands. Raises Refused."""
+    node = node_at(kernel, second)
+    for operand in first.operands[1:]:
+        changed = written_between(kernel, path, second, Use(operand, first, loops_around(kernel, path)))
+        if changed is not None and changed.node is not node:
+            raise Refused(f"line {changed.node.line} changes what line {first.line} takes")
 
 
 def _two_scalars(first: Instruction, second: Instruction, access: Access) -> Instruction:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import without
@@ -22,12 +23,14 @@ from nki_sim.loop_ir.changes import (
     loops_around,
     merged,
     paths,
+    place_of,
     rechecked,
     split,
     with_node,
+    with_operands,
 )
 from nki_sim.loop_ir.dependence import allocated_in, covers, uses
-from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node, rebuilt
+from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel
 from nki_sim.machine import ISA
 
 MOST_PASSES = 64
@@ -50,9 +53,6 @@ class Group:
                     yield Site(self.name, path, (block,), f"{block} passes of line {node.site} at once", node.site)
                 if count <= MOST_PASSES:
                     yield Site(self.name, path, (ALL,), f"all passes of line {node.site} at once", node.site)
-
-    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        return self.together((kernel,), site)[0]
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:
         kernels, path = in_blocks(kernels, site.path, site.arguments[0])
@@ -87,9 +87,6 @@ class GroupOnPartitions:
                     what = f"{which} passes of line {node.site} on partitions of their own"
                     yield Site(self.name, path, (which,), what, node.site)
 
-    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        return self.together((kernel,), site)[0]
-
     def together(self, kernels: Kernels, site: Site) -> Kernels:
         before = [kernel.buffers for kernel in kernels]
         kernels, path = in_blocks(kernels, site.path, site.arguments[0])
@@ -102,13 +99,6 @@ class GroupOnPartitions:
             rechecked(kernel, {key for key, buffer in kernel.buffers.items() if old.get(key) != buffer})
             for kernel, old in zip(kernels, before)
         )
-
-
-def block_of(kernel: LoopKernel, path: Path, block: int) -> tuple[LoopKernel, Path]:
-    """The loop there, or one over so many of its passes at a time, and where that is."""
-    if loop_at(kernel, path).extent == Affine(block):
-        return kernel, path
-    return split(kernel, path, block), (*path, 0)
 
 
 def _divisors(count: int, most: int) -> list[int]:
@@ -130,8 +120,9 @@ def _with_own_loads(kernel: LoopKernel, path: Path) -> tuple[LoopKernel, Path]:
             continue
         own = max(kernel.buffers) + 1
         tile = tuple(Affine.variable(each.variable) for each in (*loops_around(kernel, path), loop))
-        body = _with_buffer(loop_at(kernel, path).body, key, own, tile)
-        target = replace(load.operands[0], buffer=own, tile=tile)
+        mine = partial(_of_own, key, own, tile)
+        body = with_operands(loop_at(kernel, path).body, mine)
+        target = mine(load.operands[0])
         body = (Allocate(own), replace(load, operands=(target, *load.operands[1:])), *body)
         kernel = replace(kernel, buffers={**kernel.buffers, own: kernel.buffers[key]})
         kernel = with_node(kernel, path, (replace(loop_at(kernel, path), body=body),))
@@ -153,16 +144,8 @@ def _load_before(kernel: LoopKernel, path: Path, key: int) -> Instruction | None
     return None if uses_of(kernel, source.buffer)[0] or path[: len(place)] == place else node
 
 
-def _with_buffer(body: tuple[Node, ...], key: int, own: int, tile: tuple[Affine, ...]) -> tuple[Node, ...]:
-    def moved(access: Access) -> Access:
-        return replace(access, buffer=own, tile=tile) if access.buffer == key else access
-
-    def change(node: Node) -> tuple[Node, ...]:
-        if not isinstance(node, Instruction) or all(access.buffer != key for access in node.operands):
-            return (node,)
-        return (replace(node, operands=tuple(moved(access) for access in node.operands)),)
-
-    return rebuilt(body, change)
+def _of_own(key: int, own: int, tile: tuple[Affine, ...], access: Access) -> Access:
+    return replace(access, buffer=own, tile=tile) if access.buffer == key else access
 
 
 def _without_unread(kernel: LoopKernel, path: Path, key: int) -> tuple[LoopKernel, Path]:
@@ -170,13 +153,9 @@ def _without_unread(kernel: LoopKernel, path: Path, key: int) -> tuple[LoopKerne
     writing, reading = uses_of(kernel, key)
     if reading:
         return kernel, path
-    loop = loop_at(kernel, path)
+    variable = loop_at(kernel, path).variable
     kernel = without(kernel, writing[0].path, key)
-    return kernel, next(place for place, node in paths(kernel.body) if _is_loop(node, loop))
-
-
-def _is_loop(node: Node, loop: Loop) -> bool:
-    return isinstance(node, Loop) and node.variable == loop.variable
+    return kernel, place_of(kernel, variable)
 
 
 def grouped(kernels: Kernels, path: Path, along: Along = Along.columns) -> Kernels:
@@ -185,15 +164,7 @@ def grouped(kernels: Kernels, path: Path, along: Along = Along.columns) -> Kerne
     Raises Refused where it is for none.
     """
     kernels, path = _joined_elsewhere(kernels, path, along)
-    at = 0
-    while at < len(loop_at(kernels[0], path).body):
-        if isinstance(loop_at(kernels[0], path).body[at], Allocate):
-            if len(loop_at(kernels[0], path).body) == 1:
-                raise Refused("nothing is done in the loop")
-            kernels = everywhere(joined_tiles, kernels, (*path, at), along)
-            path = (*path[:-1], path[-1] + 1)
-        else:
-            at += 1
+    kernels, path = with_joined_tiles(kernels, path, along)
     parts = 1
     for cut in range(len(loop_at(kernels[0], path).body) - 1, 0, -1):
         try:
@@ -214,6 +185,20 @@ def grouped(kernels: Kernels, path: Path, along: Along = Along.columns) -> Kerne
     return kernels
 
 
+def with_joined_tiles(kernels: Kernels, path: Path, along: Along = Along.columns) -> tuple[Kernels, Path]:
+    """With a place for each pass's tile in front of the loop there, and where that is then. Raises Refused."""
+    at = 0
+    while at < len(loop_at(kernels[0], path).body):
+        if isinstance(loop_at(kernels[0], path).body[at], Allocate):
+            if len(loop_at(kernels[0], path).body) == 1:
+                raise Refused("nothing is done in the loop")
+            kernels = everywhere(joined_tiles, kernels, (*path, at), along)
+            path = (*path[:-1], path[-1] + 1)
+        else:
+            at += 1
+    return kernels, path
+
+
 def _joined_elsewhere(kernels: Kernels, path: Path, along: Along) -> tuple[Kernels, Path]:
     """With the tiles that are made in other loops, of which each pass here uses another one, in one buffer each."""
     loop = loop_at(kernels[0], path)
@@ -227,7 +212,7 @@ def _joined_elsewhere(kernels: Kernels, path: Path, along: Along) -> tuple[Kerne
             raise Refused(f"line {use.node.line} takes tiles of several loops")
         own |= {access.buffer}
         kernels = everywhere(joined_tiles, kernels, place, along)
-        path = next(each for each, node in paths(kernels[0].body) if _is_loop(node, loop))
+        path = place_of(kernels[0], loop.variable)
     return kernels, path
 
 

@@ -21,6 +21,7 @@ from nki_sim.loop_ir.changes import (
     loop_at,
     loops_around,
     paths,
+    place_of,
     with_block,
     with_node,
 )
@@ -48,9 +49,6 @@ class FuseLoops:
                     what = f"the loop of line {node.site} and those like it after it as one"
                     yield Site(self.name, path, (ALL,), what, node.site)
 
-    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        return self.together((kernel,), site)[0]
-
     def together(self, kernels: Kernels, site: Site) -> Kernels:
         """As many as can be, from the first one on; that is the same at every shape."""
         path, done, reason = site.path, False, "no loop of that length follows"
@@ -68,14 +66,10 @@ class FuseLoops:
                 continue
             variable = loop_at(kernels[-1], path).variable
             kernels, done = fused, True
-            path = next(place for place, node in paths(kernels[-1].body) if _is_loop(node, variable))
+            path = place_of(kernels[-1], variable)
         if not done:
             raise Refused(reason)
         return kernels
-
-
-def _is_loop(node: Node, variable: str) -> bool:
-    return isinstance(node, Loop) and node.variable == variable
 
 
 def _following(block: Sequence[Node], at: int) -> list[int]:
@@ -119,5 +113,5 @@ def _fused_with(kernel: LoopKernel, path: Path, at: int, other: int) -> LoopKern
     kernel = with_node(kernel, (*path[:-1], at), (Loop(variable, Affine(), loop.extent, (part,), loop.site),))
     second = block_at(kernel, path)[other]
     kernel = _fused(kernel, path, at)
-    found = next(place for place, each in paths(kernel.body) if _is_loop(each, loop.variable))
+    found = place_of(kernel, loop.variable)
     return _fused(kernel, found, block_at(kernel, found).index(second))

@@ -10,7 +10,7 @@ from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import DropCopy
 from accelopt_core.rules.flow import Placed, is_local, local_tiles, ranges_at, uses_of
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.changes import Path, Refused, node_at, paths, rechecked, with_node
+from nki_sim.loop_ir.changes import Refused, node_at, paths, rechecked, with_node
 from nki_sim.loop_ir.composing import through
 from nki_sim.loop_ir.tree import Access, Buffer, Instruction, LoopKernel
 from nki_sim.machine import ISA
@@ -93,23 +93,13 @@ def _goes_by_partitions(access: Access, row: int, other: Access, other_buffer: B
 
 def _without_copies(kernel: LoopKernel, key: int) -> LoopKernel:
     """Without those copies from and to the buffer that need not be."""
-    drop = DropCopy()
-    skipped: set[Path] = set()
-    while True:
-        site = next(
-            (
-                site
-                for path, node in paths(kernel.body)
-                if isinstance(node, Instruction) and node.opcode == "tensor_copy" and path not in skipped
-                if any(access.buffer == key for access in node.operands)
-                for site in [Site(drop.name, path, ("target" if node.operands[0].buffer == key else "source",))]
-            ),
-            None,
-        )
-        if site is None:
-            return kernel
-        try:
-            kernel = drop.apply(kernel, site)
-            skipped = set()
-        except Refused:
-            skipped.add(site.path)
+    for path, node in paths(kernel.body):
+        if isinstance(node, Instruction) and node.opcode == "tensor_copy":
+            if any(access.buffer == key for access in node.operands):
+                end = "target" if node.operands[0].buffer == key else "source"
+                try:
+                    changed = DropCopy().apply(kernel, Site(DropCopy.name, path, (end,)))
+                except Refused:
+                    continue
+                return _without_copies(changed, key)
+    return kernel

@@ -1,11 +1,24 @@
-"""Work that is the same in every pass of a loop is done once, in front of it."""
+"""What is the same in every pass of a loop is made once, in front of it; loops in blocks and in another order, so that
+what an inner one makes serves several passes of the outer one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from accelopt_core.rules.base import Site
-from nki_sim.loop_ir.changes import Path, Refused, lifted, loop_at, node_at, paths
+from accelopt_core.rules.grouping import ALL, MOST_PASSES, blocks_of, in_blocks
+from nki_sim.loop_ir.changes import (
+    Kernels,
+    Path,
+    Refused,
+    everywhere,
+    fission,
+    interchange,
+    lifted,
+    loop_at,
+    node_at,
+    paths,
+)
 from nki_sim.loop_ir.tree import Allocate, Instruction, Loop, LoopKernel, Node, walk
 
 
@@ -20,15 +33,10 @@ class Lift:
                 for inner, block in _blocks(node.body):
                     for at, each in enumerate(block):
                         if isinstance(each, Allocate):
-                            buffer = kernel.buffers[each.buffer]
-                            yield Site(
-                                self.name,
-                                path,
-                                (*inner, at),
-                                f"{buffer.name or 'the tile'} of line {buffer.line} once for all passes of line "
-                                f"{node.site}",
-                                buffer.line,
-                            )
+                            tile = kernel.buffers[each.buffer]
+                            made = f"{tile.name or 'the tile'} of line {tile.line}"
+                            what = f"{made} once for all passes of line {node.site}"
+                            yield Site(self.name, path, (*inner, at), what, tile.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         place = tuple(int(step) for step in site.arguments)
@@ -75,3 +83,70 @@ def what_makes(block: Sequence[Node], buffer: int) -> list[int]:
                 if isinstance(each, Instruction):
                     waiting += [access.buffer for access in each.operands]
     return sorted(chosen)
+
+
+class Block:
+    """Tiles of a block stay in SBUF while several products use them, in place of a load for each."""
+
+    name = "block-tiles"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        for path, node in paths(kernel.body):
+            if not isinstance(node, Loop) or not node.extent.is_constant or node.extent.constant < 2:
+                continue
+            count = node.extent.constant
+            for at, inner in enumerate(node.body):
+                if isinstance(inner, Loop):
+                    for block in (*blocks_of(count), *((ALL,) if count <= MOST_PASSES else ())):
+                        what = f"{block} passes of line {node.site} for each pass of line {inner.site}"
+                        yield Site(self.name, path, (at, block), what, node.site)
+
+    def together(self, kernels: Kernels, site: Site) -> Kernels:
+        at = int(site.arguments[0])
+        kernels, path = in_blocks(kernels, site.path, site.arguments[1])
+        if at + 1 < len(loop_at(kernels[0], path).body):
+            kernels = everywhere(fission, kernels, path, at + 1)
+        if at:
+            kernels = everywhere(fission, kernels, path, at)
+            path = (*path[:-1], path[-1] + 1)
+        kernels = everywhere(interchange, kernels, path)
+        return _lifted_from(kernels, (*path, 0))
+
+
+class Interchange:
+    """What an inner loop loads serves the passes of the outer one."""
+
+    name = "interchange-loops"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        for path, node in paths(kernel.body):
+            if isinstance(node, Loop) and len(node.body) == 1 and isinstance(node.body[0], Loop):
+                what = f"all passes of line {node.site} within each of line {node.body[0].site}"
+                yield Site(self.name, path, (), what, node.site)
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        return interchange(kernel, site.path)
+
+
+def _lifted_from(kernels: Kernels, path: Path) -> Kernels:
+    """What no pass of that loop changes goes in front of it. Raises Refused where nothing does."""
+    lifted_any = False
+    at = 0
+    while at < len(loop_at(kernels[0], path).body):
+        body = loop_at(kernels[0], path).body
+        node = body[at]
+        if isinstance(node, Allocate):
+            chosen = what_makes(body, node.buffer)
+            try:
+                kernels = everywhere(lifted, kernels, path, [(each,) for each in chosen])
+            except Refused:
+                at += 1
+                continue
+            path = (*path[:-1], path[-1] + len(chosen))
+            lifted_any = True
+            at = 0
+        else:
+            at += 1
+    if not lifted_any:
+        raise Refused("nothing in the inner loop is the same for several passes of the outer one")
+    return kernels

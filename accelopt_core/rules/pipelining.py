@@ -16,6 +16,7 @@ from nki_sim.loop_ir.changes import (
     paths,
     substituted,
     with_node,
+    with_operands,
 )
 from nki_sim.loop_ir.dependence import allocated_in, conflict, uses
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, Loop, LoopKernel, Node, rebuilt, walk
@@ -114,12 +115,7 @@ def _further(body: Sequence[Node], loop: Loop, ahead: int, depth: int) -> tuple[
             return access
         return replace(access, tile=(*access.tile[:depth], access.tile[depth] - ahead, *access.tile[depth + 1 :]))
 
-    def change(node: Node) -> tuple[Node, ...]:
-        if not isinstance(node, Instruction):
-            return (node,)
-        return (replace(node, operands=tuple(moved(each) for each in node.operands)),)
-
-    return rebuilt(substituted(body, {loop.variable: later}), change)
+    return with_operands(substituted(body, {loop.variable: later}), moved)
 
 
 def _copied(kernel: LoopKernel, body: tuple[Node, ...]) -> tuple[LoopKernel, tuple[Node, ...]]:

@@ -13,10 +13,9 @@ from typing import TypeGuard
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import without
-from accelopt_core.rules.flow import Placed, is_local, ranges_at, uses_of, written_between
+from accelopt_core.rules.flow import Placed, is_local, taken_through, uses_of, written_between
 from nki_sim.isa.shared import TensorScalar
 from nki_sim.loop_ir.changes import Path, Refused, checked, loops_around, node_at, paths, with_node
-from nki_sim.loop_ir.composing import through
 from nki_sim.loop_ir.dependence import Use, covers
 from nki_sim.loop_ir.tree import Access, Instruction, LoopKernel, Node
 from nki_sim.memory import MemoryRegion
@@ -48,10 +47,7 @@ class ScaleAfterProduct:
             raise Refused("something else changes what is scaled")
         for each in reading:
             _check_unchanged(kernel, site.path, each, (data,), node)
-            taken = through(each.node.operands[each.at], dst, data, ranges_at(kernel, each.path))
-            if taken is None:
-                raise Refused(f"line {each.node.line} takes what is scaled in another form")
-            kernel = _with_operand(kernel, each, taken)
+            kernel = taken_through(kernel, each, dst, data)
         for each in copies:
             _check_unchanged(kernel, site.path, each, (factor,), node)
             target, source = each.node.operands
@@ -134,10 +130,3 @@ def _check_unchanged(
         changed = written_between(kernel, first, last.path, Use(access, node, loops_around(kernel, first)))
         if changed is not None:
             raise Refused(f"line {changed.node.line} changes what line {node.line} takes")
-
-
-def _with_operand(kernel: LoopKernel, place: Placed, access: Access) -> LoopKernel:
-    node = node_at(kernel, place.path)
-    assert isinstance(node, Instruction)
-    operands = (*node.operands[: place.at], access, *node.operands[place.at + 1 :])
-    return with_node(kernel, place.path, (checked(replace(node, operands=operands), kernel.buffers),))

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from accelopt_core.rules.array import ShareArray
 from accelopt_core.rules.base import Rule
-from accelopt_core.rules.blocking import Block, Interchange
 from accelopt_core.rules.buffers import DropMemset, RotateBuffer
-from accelopt_core.rules.copies import DropCopy
-from accelopt_core.rules.engines import EvacuatePsum, MoveEngine, ReciprocalOnScalar
+from accelopt_core.rules.copies import DropCopy, GatherAsSlice
+from accelopt_core.rules.engines import EvacuatePsum, HardwareQueue, MoveEngine, ReciprocalOnScalar
 from accelopt_core.rules.factors import FactorFurtherOn, FactorInActivation, SubtractInActivation
 from accelopt_core.rules.filling import FillPartitions
 from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
-from accelopt_core.rules.gathers import GatherAsSlice
 from accelopt_core.rules.grouping import Group, GroupOnPartitions
 from accelopt_core.rules.joining import FuseLoops
 from accelopt_core.rules.keeping import KeepOnChip
-from accelopt_core.rules.lifting import Lift
+from accelopt_core.rules.lifting import Block, Interchange, Lift
 from accelopt_core.rules.parts import SplitColumns
 from accelopt_core.rules.pipelining import Pipeline
 from accelopt_core.rules.products import ScaleAfterProduct
-from accelopt_core.rules.queues import HardwareQueue
 from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.staging import StageTransfer
 from accelopt_core.rules.sums import AccumulateInPsum

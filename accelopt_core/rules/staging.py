@@ -6,14 +6,13 @@ of 64 (AWS's pages on DMA). An engine takes one element a cycle, whatever lies b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from accelopt_core.rules.base import Site
-from nki_sim.dtypes import DType
-from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.changes import Path, Refused, checked, loops_around, node_at, paths, with_node
-from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, LoopKernel, Node
+from accelopt_core.rules.flow import with_tile
+from nki_sim.loop_ir.changes import Refused, checked, node_at, paths, with_node
+from nki_sim.loop_ir.tree import Allocate, Instruction, LoopKernel, Node
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Engine
 
@@ -65,19 +64,3 @@ class StageTransfer:
         moved = replace(node, operands=first if tile is dst else second)
         made: tuple[Node, ...] = (checked(moved, kernel.buffers), checked(copy, kernel.buffers))
         return with_node(kernel, site.path, (Allocate(own.buffer), *(made if tile is dst else reversed(made))))
-
-
-def with_tile(
-    kernel: LoopKernel, path: Path, sizes: Sequence[int], dtype: DType, name: str, line: int
-) -> tuple[LoopKernel, Access]:
-    """A tile in SBUF for each pass of the loops around that place, and what writes all of it in order. Its Allocate is
-    still to be put there."""
-    key = max(kernel.buffers) + 1
-    shape = (sizes[0], *(sizes[1:] or (1,)))
-    pattern, stride = [], 1
-    for n in reversed(shape):
-        pattern.append((stride, n))
-        stride *= n
-    tile = tuple(Affine.variable(loop.variable) for loop in loops_around(kernel, path))
-    buffers = {**kernel.buffers, key: Buffer(MemoryRegion.sbuf, shape, dtype, name, line)}
-    return replace(kernel, buffers=buffers), Access("dst", "w", key, tile, Affine(), tuple(reversed(pattern)), dtype)

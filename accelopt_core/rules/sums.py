@@ -16,8 +16,8 @@ from nki_sim.loop_ir.changes import (
     checked,
     loop_at,
     node_at,
+    out_of_loop,
     paths,
-    with_accesses,
     with_block,
     with_node,
 )
@@ -73,15 +73,7 @@ class AccumulateInPsum:
         at = path[-2]
         new = (*block[:at], Allocate(product.buffer), replace(loop, body=tuple(rest)), checked(node, kernel.buffers),
                *block[at + 1 :])  # fmt: skip
-        changed = with_block(kernel, path[:-1], new)
-        changed = with_accesses(
-            changed,
-            lambda access: (
-                access
-                if access.buffer != product.buffer
-                else replace(access, tile=(*access.tile[:depth], *access.tile[depth + 1 :]))
-            ),
-        )
+        changed = out_of_loop(with_block(kernel, path[:-1], new), {product.buffer}, depth)
         return _without_zero(changed, (*path[:-2], at + 2))
 
 

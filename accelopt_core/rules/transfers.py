@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.flow import is_local, ranges_at, uses_of
+from accelopt_core.rules.flow import is_local, taken_through, uses_of
 from accelopt_core.rules.grouping import ALL, in_blocks
 from nki_sim.capacity import usable_bytes
 from nki_sim.loop_ir.affine import Affine
@@ -30,7 +30,7 @@ from nki_sim.loop_ir.changes import (
     substituted,
     with_node,
 )
-from nki_sim.loop_ir.composing import steps_of, through
+from nki_sim.loop_ir.composing import steps_of
 from nki_sim.loop_ir.dependence import Use, conflict, meet, uses
 from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node
 from nki_sim.memory import MemoryRegion
@@ -61,9 +61,6 @@ class GroupTransfers:
                     for block in _blocks(loop.extent.constant, tile, kernel):
                         what = f"the transfer of line {node.line} once for {block} passes of line {loop.site}"
                         yield Site(self.name, path[:depth], (block, *path[depth:]), what, node.line)
-
-    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        return self.together((kernel,), site)[0]
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:
         block, *rest = site.arguments
@@ -314,11 +311,8 @@ def _widened(
     buffers = {**kernel.buffers, key: replace(old, shape=(old.shape[0], *(sizes or (1,))))}
     kernel = replace(kernel, buffers=buffers)
     writing, reading = uses_of(kernel, tile.buffer)
-    for path in dict.fromkeys(each.path for each in (*writing, *reading) if each.path != here):
-        node = node_at(kernel, path)
-        assert isinstance(node, Instruction)
-        operands = tuple(_moved(each, tile, view, kernel, path, node) for each in node.operands)
-        kernel = with_node(kernel, path, (checked(replace(node, operands=operands), kernel.buffers),))
+    for each in dict.fromkeys(each for each in (*writing, *reading) if each.path != here):
+        kernel = taken_through(kernel, each, tile, view)
     for place in sorted((here, (*here[:-1], plan.made_at)), reverse=True):
         kernel = with_node(kernel, place, ())
     near, far = dimensions.transfer(order)
@@ -329,12 +323,3 @@ def _widened(
     }
     made = replace(plan.node, operands=tuple(wide[each.role] for each in plan.node.operands))
     return kernel, key, checked(made, kernel.buffers)
-
-
-def _moved(access: Access, tile: Access, view: Access, kernel: LoopKernel, path: Path, node: Instruction) -> Access:
-    if access.buffer != tile.buffer:
-        return access
-    moved = through(access, tile, view, ranges_at(kernel, path))
-    if moved is None:
-        raise Refused(f"line {node.line} takes the tile in another form than it is transferred")
-    return moved

@@ -12,7 +12,7 @@ from math import prod
 from typing import TypeGuard
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.flow import is_local, ranges_at, source_in_hbm, uses_of
+from accelopt_core.rules.flow import is_local, ranges_at, source_in_hbm, uses_of, with_tile
 from accelopt_core.rules.grouping import ALL, GroupOnPartitions
 from nki_sim.dtypes import float32
 from nki_sim.isa.shared import TensorScalar
@@ -27,14 +27,13 @@ from nki_sim.loop_ir.changes import (
     everywhere,
     inlined,
     loop_at,
-    loops_around,
     paths,
     rechecked,
     with_block,
     with_node,
 )
 from nki_sim.loop_ir.composing import through
-from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, Loop, LoopKernel, Node
+from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node
 from nki_sim.machine import ISA
 from nki_sim.memory import MemoryRegion
 from nki_sim.patterns import Pattern
@@ -58,9 +57,6 @@ class ProductsOnVector:
                     which: int | str = ALL if most == count else most
                     what = f"the rows of {which} passes of line {node.site} on partitions, multiplied by Vector"
                     yield Site(self.name, path, (which,), what, node.site)
-
-    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        return self.together((kernel,), site)[0]
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:
         kernels = everywhere(_on_vector, kernels, site.path)
@@ -162,14 +158,10 @@ def _multiplied(kernel: LoopKernel, path: Path, node: Instruction, begun: list[A
     weights, attributes = source_in_hbm(kernel, path, stationary)
     (row_stride, rows), *free = moving.pattern
     partition = kernel.buffers[moving.buffer].partition_elements
-    key = max(kernel.buffers) + 1
-    tile = tuple(Affine.variable(loop.variable) for loop in loops_around(kernel, path))
-    buffer = Buffer(MemoryRegion.sbuf, (1, rows), weights.dtype, "weights", node.line)
-    kernel = replace(kernel, buffers={**kernel.buffers, key: buffer})
-    own = Access("dst", "w", key, tile, Affine(), ((rows, 1), (1, rows)), weights.dtype)
+    kernel, own = with_tile(kernel, path, [1, rows], weights.dtype, "weights", node.line)
     source = replace(weights, role="src", pattern=((1, 1), weights.pattern[0]))
     load = Instruction("dma_copy", Engine.dma, attributes, (own, source), node.line)
-    made: list[Node] = [Allocate(key), checked(load, kernel.buffers)]
+    made: list[Node] = [Allocate(own.buffer), checked(load, kernel.buffers)]
     adds = any(replace(each, role="") == replace(dst, role="") for each in begun)
     if not adds and any(each.buffer == dst.buffer and each.offset == dst.offset for each in begun):
         raise Refused("products of different lengths are added up")
@@ -179,7 +171,7 @@ def _multiplied(kernel: LoopKernel, path: Path, node: Instruction, begun: list[A
         data = replace(
             moving, role="data", offset=moving.offset + row * row_stride, pattern=((partition, 1), *(free or ((1, 1),)))
         )
-        number = Access("operand0", "r", key, tile, Affine(row), ((rows, 1), (1, 1)), weights.dtype)
+        number = replace(own, role="operand0", access="r", offset=Affine(row), pattern=((rows, 1), (1, 1)))
         if adds or row:
             attrs = ScalarTensorTensor("multiply", None, False, "add", False)
             total = replace(dst, role="operand1", access="r")

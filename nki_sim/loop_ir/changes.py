@@ -117,6 +117,14 @@ def paths(body: Sequence[Node], before: Path = ()) -> list[tuple[Path, Node]]:
     return found
 
 
+def place_of(kernel: LoopKernel, variable: str) -> Path:
+    """Of the loop with that counter. Raises Refused where there is none."""
+    for path, node in paths(kernel.body):
+        if isinstance(node, Loop) and node.variable == variable:
+            return path
+    raise Refused("the loop is gone")
+
+
 # --- names -----------------------------------------------------------------------------------------------------
 
 
@@ -145,8 +153,8 @@ def substituted(body: Sequence[Node], values: Mapping[str, Union[Affine, int]]) 
     return rebuilt(tuple(body), change)
 
 
-def with_accesses(kernel: LoopKernel, change: Callable[[Access], Access]) -> LoopKernel:
-    """Every access and result changed."""
+def with_operands(body: Sequence[Node], change: Callable[[Access], Access]) -> tuple[Node, ...]:
+    """Every access of the instructions changed."""
 
     def changed(node: Node) -> tuple[Node, ...]:
         if not isinstance(node, Instruction):
@@ -154,11 +162,16 @@ def with_accesses(kernel: LoopKernel, change: Callable[[Access], Access]) -> Loo
         operands = tuple(change(each) for each in node.operands)
         return (node,) if all(a is b for a, b in zip(operands, node.operands)) else (replace(node, operands=operands),)
 
+    return rebuilt(tuple(body), changed)
+
+
+def with_accesses(kernel: LoopKernel, change: Callable[[Access], Access]) -> LoopKernel:
+    """Every access and result changed."""
     outputs = []
     for each in kernel.outputs:
         access = change(Access("", "r", each.buffer, each.tile, Affine(each.offset), each.pattern, each.dtype))
         outputs.append(Result(access.buffer, access.tile, access.offset.constant, access.pattern, access.dtype))
-    return replace(kernel, body=rebuilt(kernel.body, changed), outputs=tuple(outputs))
+    return replace(kernel, body=with_operands(kernel.body, change), outputs=tuple(outputs))
 
 
 # --- several shapes ------------------------------------------------------------------------------------------------
@@ -239,13 +252,17 @@ def inlined(kernel: LoopKernel, path: Path) -> LoopKernel:
     if loop.extent != Affine(1):
         raise Refused("the loop has more than one pass")
     made = allocated_in(loop.body)
-    changed = with_node(kernel, path, substituted(loop.body, {loop.variable: loop.start}))
-    return with_accesses(
-        changed,
-        lambda access: (
-            replace(access, tile=(*access.tile[:depth], *access.tile[depth + 1 :])) if access.buffer in made else access
-        ),
-    )
+    return out_of_loop(with_node(kernel, path, substituted(loop.body, {loop.variable: loop.start})), made, depth)
+
+
+def out_of_loop(kernel: LoopKernel, made: Set[int], depth: int) -> LoopKernel:
+    """With those buffers made once for all passes of the loop at that depth."""
+
+    def fewer(access: Access) -> Access:
+        tile = (*access.tile[:depth], *access.tile[depth + 1 :])
+        return replace(access, tile=tile) if access.buffer in made else access
+
+    return with_accesses(kernel, fewer)
 
 
 def interchange(kernel: LoopKernel, path: Path) -> LoopKernel:
@@ -322,13 +339,7 @@ def lifted(kernel: LoopKernel, path: Path, statements: Sequence[Path]) -> LoopKe
         before = {old.variable: Affine.variable(renamed[old.variable]) for old in chain[:number]}
         start, extent = each.start.substitute(before), each.extent.substitute(before)
         body = (Loop(renamed[each.variable], start, extent, body, each.site),)
-
-    def fewer(access: Access) -> Access:
-        if access.buffer not in made:
-            return access
-        return replace(access, tile=(*access.tile[:depth], *access.tile[depth + 1 :]))
-
-    return with_accesses(with_node(kernel, path, (*body, kept)), fewer)
+    return out_of_loop(with_node(kernel, path, (*body, kept)), made, depth)
 
 
 def _does_not_vary(moved: Sequence[Node], made: frozenset[int], loop: Loop, depth: int) -> None:

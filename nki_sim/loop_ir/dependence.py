@@ -53,9 +53,7 @@ def meet(one: Use, other: Use, kernel: LoopKernel, fixed: Sequence[Loop], apart:
         return False
     if a.role in IMPLICIT and a.access == b.access == "w":
         return False  # what an engine's registers hold matters to whoever reads them
-    ranges = _ranges((*one.around, *other.around))
-    if ranges is None:
-        return True
+    ranges = ranges_of((*one.around, *other.around))
     same = {loop.variable for loop in fixed}
     moved: dict[str, Affine] = {}
     for number, (loop, sign) in enumerate(apart):
@@ -77,8 +75,6 @@ def meet(one: Use, other: Use, kernel: LoopKernel, fixed: Sequence[Loop], apart:
     return _overlap(a, b, kernel.buffers[a.buffer], same, ranges)
 
 
-_IMPLICIT = frozenset({"accumulators", "state"})
-"""Roles of an engine's own registers."""
 _LATER = "later"
 """Begins the name of by how many passes the second access is later."""
 _OTHERS = "'"
@@ -93,16 +89,14 @@ def _with_other(ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, i
     return {**ranges, **{name + _OTHERS: value for name, value in ranges.items()}}
 
 
-def _ranges(loops: Sequence[Loop]) -> dict[str, tuple[int, int]] | None:
+def ranges_of(loops: Sequence[Loop]) -> dict[str, tuple[int, int]]:
+    """By counter: its least and its greatest value. Of loops within each other, outermost first."""
     ranges: dict[str, tuple[int, int]] = {}
     for loop in loops:
-        if loop.variable in ranges:
-            continue
-        low, high = loop.start.bounds(ranges)
-        _, most = (loop.start + loop.extent).bounds(ranges)
-        if most <= low:
-            return None
-        ranges[loop.variable] = (low, max(high, most - 1))
+        if loop.variable not in ranges:
+            low, high = loop.start.bounds(ranges)
+            _, most = (loop.start + loop.extent).bounds(ranges)
+            ranges[loop.variable] = (low, max(high, most - 1))
     return ranges
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from nki_sim.dtypes import DType
 from nki_sim.lint.findings import LATEST, VERSIONS
 from nki_sim.loop_ir.affine import Affine
+from nki_sim.loop_ir.dependence import ranges_of
 from nki_sim.loop_ir.module_text import first_line, is_docstring, replaced
 from nki_sim.loop_ir.sizes import Dimension, NoForm, Sizes
 from nki_sim.loop_ir.slices import Index, sliced, starts_of
@@ -111,11 +112,7 @@ class _Writer:
             *self.source.constants,
             *keyword.kwlist,
             *vars(builtins),
-            "nki",
-            "nisa",
-            "nl",
-            "np",
-            "ml_dtypes",
+            *_IMPORTS,
         }
         self._parameters = self._parameter_texts()
         self.sizes = Sizes(self._dimensions(), tuple(self.source.constants.items()))
@@ -143,9 +140,9 @@ class _Writer:
             rank = _alike("a parameter's rank", [len(shape) for shape in shapes])
             for at in range(rank):
                 made_up = "_".join((*re.findall(r"\w+", text), str(at)))
-                given = self.source.sizes.get((text, at))
-                sizes = tuple(shape[at] for shape in shapes)
-                found.append(Dimension(text, at, given or self._fresh(made_up), sizes, given is None))
+                own = self.source.sizes.get((text, at))
+                values = tuple(shape[at] for shape in shapes)
+                found.append(Dimension(text, at, own or self._fresh(made_up), values, own is None))
         for name, given in self.source.scalars.items():
             sizes = tuple(value for value in given if type(value) is int and value > 0)
             if len(sizes) == len(given):
@@ -253,15 +250,6 @@ class _Writer:
             )
         return found
 
-    def _ranges(self, number: int) -> dict[str, tuple[int, int]]:
-        ranges: dict[str, tuple[int, int]] = {}
-        for loops in self._around:
-            loop = loops[number]
-            low, high = loop.start.bounds(ranges)
-            _, most = (loop.start + loop.extent).bounds(ranges)
-            ranges[loop.variable] = (low, max(high, most - 1))
-        return ranges
-
     def _access(self, accesses: Sequence[Access], line: int, index: str = "") -> str:
         """`index`: the text of the tensor that steers it."""
         base = self._base(accesses, line)
@@ -272,8 +260,9 @@ class _Writer:
             return self._steered(accesses, base, line, index)
         buffers = [kernel.buffers[each.buffer] for kernel, each in zip(self.kernels, accesses)]
         if all(each.dtype == buffer.dtype for each, buffer in zip(accesses, buffers)):
+            ranges = [ranges_of([loops[number] for loops in self._around]) for number in range(len(self.kernels))]
             views = [
-                sliced(buffer.shape, buffer.region.on_chip, each.offset, each.pattern, self._ranges(number))
+                sliced(buffer.shape, buffer.region.on_chip, each.offset, each.pattern, ranges[number])
                 for number, (buffer, each) in enumerate(zip(buffers, accesses))
             ]
             if all(view is not None for view in views):
