@@ -383,6 +383,8 @@ class _Lines:
     @property
     def rounding(self) -> np.ndarray:
         """The most that `stored` makes of each, root of the sum of squares."""
+        if self.stored == WIDE:
+            return np.zeros(len(self.norm))  # a norm beyond float64 would come to no number
         return self.stored.relative * np.sqrt(self.norm) + self.stored.absolute * np.sqrt(self.length)
 
     @property

@@ -65,6 +65,11 @@ def test_rounding_passes() -> None:
     assert check(expected.astype(np.float32), expected) is None
 
 
+def test_what_no_square_holds_is_compared_by_its_elements() -> None:
+    expected = np.full((4, 16), 1e200)
+    assert check(expected, expected, noise=np.full((4, 16), 1e190, np.float64)) is None
+
+
 def test_one_wrong_row_of_many_is_found_though_the_whole_is_close() -> None:
     expected = normal(4096, 64)
     got = expected.copy()
