@@ -70,12 +70,8 @@ def loop_at(kernel: LoopKernel, path: Path) -> Loop:
 
 
 def loops_around(kernel: LoopKernel, path: Path) -> tuple[Loop, ...]:
-    found = []
-    for length in range(1, len(path)):
-        node = node_at(kernel, path[:length])
-        if isinstance(node, Loop):
-            found.append(node)
-    return tuple(found)
+    nodes = [node_at(kernel, path[:length]) for length in range(1, len(path))]
+    return tuple(node for node in nodes if isinstance(node, Loop))
 
 
 def block_at(kernel: LoopKernel, path: Path) -> tuple[Node, ...]:

@@ -173,14 +173,14 @@ class _Rolling:
 
     def __init__(self, program: Program, numbering: _Numbering) -> None:
         self._program = program
-        self._row_kinds: list[Template] = []
+        self.row_kinds: list[Template] = []
         """One template of each kind."""
         numbers: dict[_Key, int] = {}
         kind_of: list[int] = []
         for template in program.templates:
             kind = numbers.setdefault(_kind(template), len(numbers))
-            if kind == len(self._row_kinds):
-                self._row_kinds.append(template)
+            if kind == len(self.row_kinds):
+                self.row_kinds.append(template)
             kind_of.append(kind)
         self._kinds = np.array(kind_of, np.int64)[program.template_ids] if kind_of else np.zeros(0, np.int64)
         self._starts = program.operand_starts
@@ -188,10 +188,6 @@ class _Rolling:
         self._data[:, 0] = numbering.numbers[self._data[:, 0]]
         self._buffer_kinds = program.allocations.kind_of[numbering.order]
         self._allocated_at = program.allocations.allocated_at[numbering.order]
-
-    @property
-    def row_kinds(self) -> Sequence[Template]:
-        return self._row_kinds
 
     def span(self, span: _Span) -> _Form:
         forms: list[_Form] = []
@@ -212,13 +208,8 @@ class _Rolling:
             if until > row:
                 forms.append(self._rows(row, until))
                 row = until
-            forms.append(
-                _Form(
-                    (("buffer", int(self._buffer_kinds[buffer])),),
-                    np.array([buffer], np.int64),
-                    np.zeros(1, np.bool_),
-                )
-            )
+            key = "buffer", int(self._buffer_kinds[buffer])
+            forms.append(_Form((key,), np.array([buffer], np.int64), np.zeros(1, np.bool_)))
         if row < rows[1]:
             forms.append(self._rows(row, rows[1]))
         return forms
@@ -494,7 +485,7 @@ class _Growing:
         if self._owner[first] >= 0:
             return  # a parameter, allocated in its place too
         number_there = int(self._numbering.order[first])
-        allocation = self._program.allocations[number_there]
+        made = self._program.allocations[number_there]
         contents = self._program.constants.get(number_there)
         self._owner[numbers] = key
         self._made_in[key] = around
@@ -502,15 +493,7 @@ class _Growing:
         self._tiles[key] = (
             np.stack([counters[loop.variable] for loop in around], 1) if around else np.zeros((1, 0), np.int64)
         )
-        self.buffers[key] = Buffer(
-            allocation.region,
-            allocation.shape,
-            allocation.dtype,
-            allocation.name,
-            allocation.line,
-            allocation.address,
-            contents,
-        )
+        self.buffers[key] = Buffer(made.region, made.shape, made.dtype, made.name, made.line, made.address, contents)
 
     def _body(self, drafts: Sequence[_Draft]) -> tuple[Node, ...]:
         nodes: list[Node] = []
@@ -523,18 +506,9 @@ class _Growing:
             elif what == "row":
                 nodes.append(self._instruction(self._kinds[which], draft))
             elif what == "device":
-                loop = self._program.loops[which]
-                nodes.append(
-                    DeviceLoop(
-                        loop.kind,
-                        self._register(loop.counter),
-                        self._bound(loop.lower),
-                        self._bound(loop.upper),
-                        loop.step,
-                        self._register(loop.next),
-                        self._body(draft.inner),
-                    )
-                )
+                loop, key_of = self._program.loops[which], self._register
+                bounds, body = (self._bound(loop.lower), self._bound(loop.upper)), self._body(draft.inner)
+                nodes.append(DeviceLoop(loop.kind, key_of(loop.counter), *bounds, loop.step, key_of(loop.next), body))
             else:
                 assert draft.loop is not None
                 found = draft.loop

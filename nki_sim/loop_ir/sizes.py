@@ -59,6 +59,16 @@ _ORDER: tuple[tuple[int, Callable[[_Form], bool]], ...] = (
 """By how much less than a form a number may be, and which forms; the first that fits."""
 
 
+def _proportion(one: Dimension, other: Dimension) -> str:
+    """How many times the one the other is; empty where that differs from shape to shape."""
+    divisor = gcd(one.values[0], other.values[0])
+    times, of = one.values[0] // divisor, other.values[0] // divisor
+    if any(a * of != b * times for a, b in zip(one.values, other.values)):
+        return ""
+    first, second = (f"{each.name} * {by}" if by > 1 else each.name for each, by in ((one, of), (other, times)))
+    return f"{first} == {second}" if of == 1 else f"{second} == {first}"
+
+
 def _made_up(dimensions: Sequence[Dimension]) -> int:
     return sum(each.is_made_up for each in dimensions)
 
@@ -73,6 +83,16 @@ class Sizes:
     used: set[str] = field(default_factory=set)
     conditions: set[str] = field(default_factory=set)
     """What has to hold of sizes for the forms that were used."""
+
+    def needed(self) -> list[str]:
+        """The conditions without those that others say too: of `N % 128 == 0` and `N % 256 == 0` the second."""
+        split = {each: each.removesuffix(" == 0").partition(" % ") for each in self.conditions}
+        parts = {each: (name, int(by)) for each, (name, _, by) in split.items() if name.isidentifier() and by.isdigit()}
+        more = {
+            each for each, (name, by) in parts.items()
+            if any(name == other and of > by and of % by == 0 for other, of in parts.values())
+        }  # fmt: skip
+        return sorted(self.conditions - more)
 
     def text(self, values: Values, near: Collection[str] = (), tight: bool = False) -> str:
         """`near`: names on the source line that the number comes from. `tight`: a factor of a product.
@@ -122,7 +142,7 @@ class Sizes:
             if other.exact and other.of.values not in told:
                 told.add(other.of.values)
                 self.used.add(other.of.name)
-                self.conditions.add(f"{best.text} == {other.text}")
+                self.conditions.add(_proportion(best.of, other.of) or f"{best.text} == {other.text}")
 
     def _product(self, values: Values, one: Dimension, other: Dimension) -> str | None:
         """The values as a multiple or part of two sizes."""

@@ -646,7 +646,7 @@ class _Writer:
             for at, (text, is_free) in enumerate(zip(wanted, free)):
                 if not is_free and text != dimensions[at].name:
                     lines.append(f'assert {parameter}.shape[{at}] == {text}, "written for this size"')
-        for condition in sorted(self.sizes.conditions):
+        for condition in self.sizes.needed():
             bare = condition[1:-1] if condition.startswith("(") else condition
             lines.append(f'assert {bare}, "written for such sizes"')
         return [self.source.indent + line for line in lines]

@@ -36,3 +36,15 @@ def test_what_is_said_of_a_number_comes_to_it_at_every_shape() -> None:
             assert eval(text, here) == value, (text, here)
             assert all(eval(condition, here) for condition in made.conditions), (made.conditions, here)
     assert said > 1000
+
+
+def test_a_condition_that_another_one_says_too_is_left_out() -> None:
+    made = Sizes([], conditions={"N % 128 == 0", "N % 256 == 0", "M % 128 == 0", "(N % 3 == 0 or N < 3)"})
+    assert made.needed() == ["(N % 3 == 0 or N < 3)", "M % 128 == 0", "N % 256 == 0"]
+
+
+def test_sizes_that_cannot_be_told_apart_are_held_to_their_proportion_once() -> None:
+    made = Sizes([Dimension("x", 0, "N", (256, 1024)), Dimension("y", 0, "D", (512, 2048))])
+    made.text((2, 8))
+    made.text((1, 4))
+    assert {each for each in made.conditions if "%" not in each} == {"D == N * 2"}
