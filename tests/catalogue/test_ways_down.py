@@ -11,6 +11,7 @@ from accelopt_core.catalogue.search import Limits, Price, Search
 from accelopt_core.rules.base import Site
 from nki_sim.loop_ir.changes import Refused
 from nki_sim.loop_ir.tree import LoopKernel
+from nki_sim.ties import shipped
 
 START = LoopKernel("", "trn2", {}, (), (), (), (), False)
 
@@ -29,6 +30,11 @@ class Step:
         if not set(self.needs) <= set(kernel.name):
             raise Refused(f"{self.name} needs {self.needs}")
         return replace(kernel, name="".join(sorted(kernel.name + self.name)))
+
+
+class Preparation(Step):
+    def preparation(self, kernel: LoopKernel) -> Site:
+        return Site(self.name, (), (), "the preparation")
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,27 @@ def test_a_step_that_gains_nothing_is_gone_on_from(first: str) -> None:
 
     rules = [Step("a", "" if first == "a" else "b"), Step("b", "" if first == "b" else "a"), Step("c")]
     assert sorted(steps_found(Search(rules, Prices(of)))) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("costs", "is_prepared"), [(0.5, True), (2.0, False)])
+def test_a_search_begins_prepared_where_that_costs_no_more_than_a_tie(costs: float, is_prepared: bool) -> None:
+    of = Prices(lambda taken: 100.0 * (1 + costs * shipped().within * ("p" in taken)))
+    assert Search([Preparation("p")], of).start([START]).kernels[-1].name == ("p" if is_prepared else "")
+
+
+def test_what_has_no_text_is_passed_by_for_the_next_of_its_rule() -> None:
+    @dataclass(frozen=True)
+    class Two(Step):
+        def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+            if "a" not in kernel.name and "b" not in kernel.name:
+                yield from (Site(self.name, (number,), (), f"step {each}") for number, each in enumerate("ab"))
+
+        def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+            return replace(kernel, name="".join(sorted(kernel.name + site.what[-1])))
+
+    prices = Prices(lambda taken: 50.0 if {"b", "c"} <= set(taken) else 100.0 - 0.01 * ("a" in taken))
+    search = Search([Two("two"), Step("c", "b")], prices, has_text=lambda kernels: "a" not in kernels[-1].name)
+    assert search.best([START]).kernels[-1].name == "bc"
 
 
 def test_rules_that_come_last_wait_for_the_others() -> None:

@@ -65,6 +65,27 @@ def test_rounding_passes() -> None:
     assert check(expected.astype(np.float32), expected) is None
 
 
+@pytest.mark.parametrize("shape", [(1, 40), (3, 4), (300, 512), (2, 40, 70)])
+def test_a_quick_comparison_decides_as_a_whole_one_does(shape: tuple[int, ...]) -> None:
+    draws = np.random.default_rng(3)
+    expected = draws.normal(size=shape)
+    noise = np.abs(expected) * 2.0**-24
+    verdicts = set()
+    for size in (0.0, 20.0, 30.0, 40.0, 600.0):
+        for rows in (slice(None), slice(-1, None)):
+            got = expected.copy()
+            got[..., rows, :] += size * noise[..., rows, :]
+            whole, quick = (
+                check_output(
+                    got, expected, place=Place(1, "p", 0, "large"), arithmetic=FLOAT32, noise=noise, quick=quick
+                )[1]
+                for quick in (False, True)
+            )
+            assert (whole is None) == (quick is None)
+            verdicts.add(whole is None)
+    assert verdicts == {False, True}
+
+
 def test_what_no_square_holds_is_compared_by_its_elements() -> None:
     expected = np.full((4, 16), 1e200)
     assert check(expected, expected, noise=np.full((4, 16), 1e190, np.float64)) is None
