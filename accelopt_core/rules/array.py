@@ -47,7 +47,7 @@ class ShareArray:
                 for parts in PARTS:
                     fits = any(_fits(each, parts) for each in node.body)
                     if fits and node.extent.constant % parts == 0 and node.extent.constant >= parts:
-                        what = f"{parts} passes of line {node.site} on a part of the array each"
+                        what = f"{parts} passes of {node.where} on a part of the array each"
                         yield Site(self.name, path, (parts,), what, node.site)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:

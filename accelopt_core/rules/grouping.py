@@ -50,9 +50,9 @@ class Group:
             if isinstance(node, Loop) and node.extent.is_constant and node.extent.constant > 1:
                 count = node.extent.constant
                 for block in blocks_of(count):
-                    yield Site(self.name, path, (block,), f"{block} passes of line {node.site} at once", node.site)
+                    yield Site(self.name, path, (block,), f"{block} passes of {node.where} at once", node.site)
                 if count <= MOST_PASSES:
-                    yield Site(self.name, path, (ALL,), f"all passes of line {node.site} at once", node.site)
+                    yield Site(self.name, path, (ALL,), f"all passes of {node.where} at once", node.site)
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:
         kernels, path = in_blocks(kernels, site.path, site.arguments[0])
@@ -84,7 +84,7 @@ class GroupOnPartitions:
                 count = node.extent.constant
                 for block in _divisors(count, most):
                     which: int | str = ALL if block == count else block
-                    what = f"{which} passes of line {node.site} on partitions of their own"
+                    what = f"{which} passes of {node.where} on partitions of their own"
                     yield Site(self.name, path, (which,), what, node.site)
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:

@@ -43,10 +43,10 @@ class FuseLoops:
                 if following:
                     other = block_at(kernel, path)[following[0]]
                     assert isinstance(other, Loop)
-                    what = f"the loops of lines {node.site} and {other.site} as one"
+                    what = f"the loops of {node.where} and {other.where} as one"
                     yield Site(self.name, path, (1,), what, node.site)
                 if len(following) > 1:
-                    what = f"the loop of line {node.site} and those like it after it as one"
+                    what = f"the loop of {node.where} and those like it after it as one"
                     yield Site(self.name, path, (ALL,), what, node.site)
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:

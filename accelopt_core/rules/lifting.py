@@ -35,7 +35,7 @@ class Lift:
                         if isinstance(each, Allocate):
                             tile = kernel.buffers[each.buffer]
                             made = f"{tile.name or 'the tile'} of line {tile.line}"
-                            what = f"{made} once for all passes of line {node.site}"
+                            what = f"{made} once for all passes of {node.where}"
                             yield Site(self.name, path, (*inner, at), what, tile.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
@@ -98,7 +98,7 @@ class Block:
             for at, inner in enumerate(node.body):
                 if isinstance(inner, Loop):
                     for block in (*blocks_of(count), *((ALL,) if count <= MOST_PASSES else ())):
-                        what = f"{block} passes of line {node.site} for each pass of line {inner.site}"
+                        what = f"{block} passes of {node.where} for each pass of {inner.where}"
                         yield Site(self.name, path, (at, block), what, node.site)
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:
@@ -121,7 +121,7 @@ class Interchange:
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         for path, node in paths(kernel.body):
             if isinstance(node, Loop) and len(node.body) == 1 and isinstance(node.body[0], Loop):
-                what = f"all passes of line {node.site} within each of line {node.body[0].site}"
+                what = f"all passes of {node.where} within each of {node.body[0].where}"
                 yield Site(self.name, path, (), what, node.site)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:

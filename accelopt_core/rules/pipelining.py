@@ -39,7 +39,7 @@ class Pipeline:
                     for ahead in AHEAD:
                         if node.extent.constant > ahead:
                             line = _line(node.body[at:])
-                            what = f"what comes before line {line} {ahead} passes of line {node.site} ahead"
+                            what = f"what comes before line {line} {ahead} passes of {node.where} ahead"
                             yield Site(self.name, path, (at, ahead), what, line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:

@@ -59,7 +59,7 @@ class GroupTransfers:
                 if loop.extent.is_constant and loop.extent.constant > 1:
                     tile = dst if outside is src else src
                     for block in _blocks(loop.extent.constant, tile, kernel):
-                        what = f"the transfer of line {node.line} once for {block} passes of line {loop.site}"
+                        what = f"the transfer of line {node.line} once for {block} passes of {loop.where}"
                         yield Site(self.name, path[:depth], (block, *path[depth:]), what, node.line)
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:

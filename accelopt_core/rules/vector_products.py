@@ -55,7 +55,7 @@ class ProductsOnVector:
                     count = node.extent.constant
                     most = max(n for n in range(1, ISA.partitions + 1) if count % n == 0)
                     which: int | str = ALL if most == count else most
-                    what = f"the rows of {which} passes of line {node.site} on partitions, multiplied by Vector"
+                    what = f"the rows of {which} passes of {node.where} on partitions, multiplied by Vector"
                     yield Site(self.name, path, (which,), what, node.site)
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:

@@ -105,6 +105,11 @@ class Loop:
     site: int = 0
     """Source line of its `for`; 0 for one that no line shows."""
 
+    @property
+    def where(self) -> str:
+        """For people."""
+        return f"line {self.site}" if self.site else "the blocks"
+
 
 @dataclass(frozen=True)
 class DeviceLoop:
