@@ -192,11 +192,11 @@ class Search:
         return spent or self.ended()
 
     def best(self, kernels: Sequence[LoopKernel]) -> State:
-        """The fastest state found, the start where none is faster, without steps that gain nothing.
+        """As `best_from` its start. Raises Refused as `start` does."""
+        return self.best_from(self.start(kernels))
 
-        Raises Refused as `start` does.
-        """
-        start = self.start(kernels)
+    def best_from(self, start: State) -> State:
+        """The fastest state found, the start where none is faster, without steps that gain nothing."""
         best, doors = self._down(start)
         others: list[Door] = []
         opened: Counter[str] = Counter()

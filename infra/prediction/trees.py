@@ -226,7 +226,7 @@ class Trees:
                 limits=Limits(most_priced=job["most_priced"], enough_us=job["enough_us"]),
                 has_text=lambda kernels: self._has_text(job["source"], kernels),
             )
-            thread = threading.Thread(target=_searched, args=(search, start.kernels, found), daemon=True)
+            thread = threading.Thread(target=_searched, args=(search, start, found), daemon=True)
             self._searching = _Searching(search, thread, stop, found)
             thread.start()
         now = self._searching
@@ -340,8 +340,8 @@ def _lines(kernel: LoopKernel, site: Site) -> list[int]:
     return sorted(line for line in lines if line > 0)
 
 
-def _searched(search: Search, kernels: Kernels, found: list[State | Exception]) -> None:
+def _searched(search: Search, start: State, found: list[State | Exception]) -> None:
     try:
-        found.append(search.best(kernels))
+        found.append(search.best_from(start))
     except Exception as error:  # raised where the answer is waited for
         found.append(error)

@@ -74,6 +74,13 @@ def test_a_search_begins_prepared_where_that_costs_no_more_than_a_tie(costs: flo
     assert Search([Preparation("p")], of).start([START]).kernels[-1].name == ("p" if is_prepared else "")
 
 
+def test_a_start_is_not_prepared_again() -> None:
+    search = Search([Preparation("p"), Step("a")], Prices(lambda taken: 100.0 - 10 * ("a" in taken)))
+    prepared = search.start([START])
+    assert search.best_from(prepared).kernels[-1].name == "ap"
+    assert search.best_from(search.start(prepared.kernels)).kernels[-1].name == "app"
+
+
 def test_what_has_no_text_is_passed_by_for_the_next_of_its_rule() -> None:
     @dataclass(frozen=True)
     class Two(Step):
