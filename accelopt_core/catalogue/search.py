@@ -25,6 +25,7 @@ from nki_sim.loop_ir.changes import Kernels, Refused
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.tree import LoopKernel
 from nki_sim.machine import Machine
+from nki_sim.machine_code import counted
 from nki_sim.opcodes import OPCODES
 from nki_sim.operands import check_operands
 from nki_sim.schedule import schedule
@@ -319,6 +320,7 @@ class Search:
         """Until the search is over. With each what is there after it, as `after`."""
         if self.is_over:
             return
+        counted(len(steps) * state.price.rows)  # other processes begin with the machine code that this one has
         for (rule, site), tried in zip(steps, self.mapped(partial(self._try, state), steps)):
             yield site, tried, self._counted(state, rule, site, tried)
             if self.is_over:
