@@ -185,6 +185,8 @@ class Search:
         """Programs of which all steps were tried."""
         self.withheld = False
         """Did a state rest on a contested fact that is not allowed?"""
+        self.passed_by = False
+        """Was a step that gains left out, since what it leads to has no text?"""
 
     @property
     def is_over(self) -> bool:
@@ -282,6 +284,7 @@ class Search:
             if self.has_text(further.kernels):
                 best = further
             else:
+                self.passed_by = True
                 self.refusals[site] = NO_TEXT
         return best
 

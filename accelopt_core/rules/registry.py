@@ -17,6 +17,7 @@ from accelopt_core.rules.lifting import Block, Interchange, Lift
 from accelopt_core.rules.parts import SplitColumns
 from accelopt_core.rules.pipelining import Pipeline
 from accelopt_core.rules.products import ScaleAfterProduct
+from accelopt_core.rules.rows import DealRows
 from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.staging import StageTransfer
 from accelopt_core.rules.sums import AccumulateInPsum
@@ -48,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     GroupOnPartitions(),
     ProductsOnVector(),
     FillPartitions(),
+    DealRows(),
     ShareArray(),
     Block(),
     Interchange(),

@@ -160,6 +160,24 @@ SHARED = """
         nisa.dma_copy(dst=y[0:64, n * 32 : (n + 1) * 32], src=out)
     return y
 """
+WEIGHTS = """weights = nl.ndarray((32, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=weights, src=w[{rows}, 0:1])"""
+WEIGHTED = "nisa.scalar_tensor_tensor(dst=out, data=one, op0=nl.multiply, operand0=weights, op1=nl.add, operand1=other)"
+STENCIL = """
+    {before}
+    for i in range(3):
+        for j in range(2):
+            one = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=one, src=x[i * 32 : i * 32 + 32, j * 32 : (j + 1) * 32])
+            other = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=other, src={other})
+            out = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
+            {work}
+            nisa.dma_copy(dst=y[i * 32 : i * 32 + 32, j * 32 : (j + 1) * 32], src=out)
+    return y
+"""
+NEXT_ROW = "x[i * 32 + 1 : i * 32 + 33, j * 32 : (j + 1) * 32]"
+ADDED = "nisa.tensor_tensor(dst=out, data1=one, data2=other, op=nl.add)"
 ATTENTION = """
     number = nl.ndarray((64, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=number, src=w[0:64, 0:1])
@@ -386,6 +404,7 @@ def _tile(first: str, second: str, dtype: str = "nl.float32") -> str:
 
 ACCEPTED = (
     ("group-transfers", LOADS_IN_A_LOOP),
+    ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
     ("stage-transfer", STEPS_ON_CHIP),
     ("stage-transfer", STEPS_IN_HBM),
     ("broadcast-by-dma", BROADCAST.format(value="1.0")),
@@ -426,6 +445,12 @@ ACCEPTED = (
 REFUSED = (
     ("broadcast-by-dma", BROADCAST.format(value="2.0"), "ones"),
     ("stage-transfer", GAPS_STORED, "would be written"),
+    (
+        "rows-in-turn",
+        STENCIL.format(before=WEIGHTS.format(rows="0:32"), other=NEXT_ROW, work=WEIGHTED),
+        "from partition to partition",
+    ),
+    ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW.replace("x", "y"), work=ADDED), "earlier pass"),
     ("broadcast-by-dma", ROW_OF_THE_PASS_BEFORE, "just loaded"),
     ("rows-on-partitions", ROWS_THAT_WAIT, "earlier pass"),
     ("drop-memset", MEMSET.format(until=32), "reads what is set"),
