@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.flow import with_tile
+from accelopt_core.rules.flow import uses_of, with_tile
 from nki_sim.loop_ir.changes import Refused, checked, node_at, paths, with_node
 from nki_sim.loop_ir.tree import Allocate, Instruction, LoopKernel, Node
 from nki_sim.memory import MemoryRegion
@@ -45,13 +45,16 @@ class StageTransfer:
             raise Refused("it is no transfer between SBUF and HBM")
         (tile,) = on_chip
         sizes = [count for _, count in tile.pattern]
-        step, count = node.operands[int(site.arguments[0])].pattern[-1]
-        if node.operands[int(site.arguments[0])] is tile:
+        apart = node.operands[int(site.arguments[0])]
+        step, count = apart.pattern[-1]
+        if apart is tile:
             kernel, own = with_tile(kernel, site.path, sizes, tile.dtype, "staged", node.line)
             taken = own
         else:
             if tile is src or not 1 < step <= WIDEST or sizes[-1] != count:
                 raise Refused("what lies between would be written, is too much, or is not what the tile has in a row")
+            if uses_of(kernel, src.buffer)[0]:
+                raise Refused("the kernel writes what it is loaded from, and perhaps not what lies between")
             every = (count - 1) * step + 1
             kernel, own = with_tile(kernel, site.path, [*sizes[:-1], every], tile.dtype, "staged", node.line)
             src = replace(src, pattern=(*src.pattern[:-1], (1, every)))

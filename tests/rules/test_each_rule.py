@@ -60,6 +60,17 @@ STEPS_IN_HBM = """
     nisa.dma_copy(dst=y, src=tile)
     return y
 """
+GAPS_NEVER_WRITTEN = """
+    scratch = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.private_hbm)
+    tile = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x[:, 0:32])
+    nisa.dma_copy(dst=scratch[:, 0:64:2], src=tile)
+    again = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=again, src=scratch[:, 0:64:2])
+    nisa.dma_copy(dst=y[:, 0:32], src=again)
+    nisa.dma_copy(dst=y[:, 32:64], src=again)
+    return y
+"""
 GAPS_STORED = """
     tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=tile, src=x)
@@ -445,6 +456,7 @@ ACCEPTED = (
 REFUSED = (
     ("broadcast-by-dma", BROADCAST.format(value="2.0"), "ones"),
     ("stage-transfer", GAPS_STORED, "would be written"),
+    ("stage-transfer", GAPS_NEVER_WRITTEN, "what lies between"),
     (
         "rows-in-turn",
         STENCIL.format(before=WEIGHTS.format(rows="0:32"), other=NEXT_ROW, work=WEIGHTED),
