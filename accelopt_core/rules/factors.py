@@ -8,13 +8,11 @@ from math import sqrt
 from typing import TypeGuard
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.copies import without
-from accelopt_core.rules.flow import is_local, uses_of, with_operand, with_tile, written_between
+from accelopt_core.rules.flow import with_tile
 from accelopt_core.rules.fusing import check_unchanged, joined, only_filler
 from nki_sim.dtypes import float32
 from nki_sim.isa.shared import TensorScalar
-from nki_sim.loop_ir.changes import Path, Refused, checked, loops_around, node_at, paths, with_node
-from nki_sim.loop_ir.dependence import Use
+from nki_sim.loop_ir.changes import Refused, checked, node_at, paths, with_node
 from nki_sim.loop_ir.tree import Allocate, Instruction, LoopKernel, Node
 from nki_sim.program import Engine
 
@@ -56,86 +54,12 @@ class FactorInActivation:
         return joined(kernel, path, first, site.path, made, access.buffer)
 
 
-class FactorFurtherOn:
-    """A tile is not scaled, but what is made of it, where that is scaled already."""
-
-    name = "factor-further-on"
-
-    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if _is_factor(node):
-                what = f"the factor of line {node.line} where its result is scaled again"
-                yield Site(self.name, path, (), what, node.line)
-
-    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        node = node_at(kernel, site.path)
-        if not _is_factor(node):
-            raise Refused("there is no constant factor in that place")
-        dst, data = node.operands
-        factor = float(node.attrs.operand0)
-        if factor == 0:
-            raise Refused("the factor is zero")
-        changed = _absorbed(kernel, dst.buffer, factor, site.path)
-        _, reading = uses_of(changed, dst.buffer)
-        use = Use(data, node, loops_around(kernel, site.path))
-        for each in reading:
-            access = each.node.operands[each.at]
-            if (access.tile, access.offset, access.pattern) != (dst.tile, dst.offset, dst.pattern):
-                raise Refused(f"line {each.node.line} takes the tile in another form")
-            later = written_between(kernel, site.path, each.path, use)
-            if later is not None and later.node is not node_at(kernel, each.path):
-                raise Refused(f"line {later.node.line} changes what is scaled")
-            changed = with_operand(changed, each, replace(data, role=access.role))
-        return without(changed, site.path, dst.buffer)
-
-
 def _is_factor(node: Node) -> TypeGuard[Instruction]:
     """Does it multiply a tile by one number, and do nothing else?"""
     if not isinstance(node, Instruction) or node.opcode != "tensor_scalar":
         return False
     attrs: TensorScalar = node.attrs
     return (attrs.op0, attrs.op1, attrs.exact) == ("multiply", None, False) and attrs.operand0 is not None
-
-
-def _absorbed(kernel: LoopKernel, key: int, factor: float, writer: Path) -> LoopKernel:
-    """With readers of the buffer who find its numbers divided by the factor, and make what they made before."""
-    writing, reading = uses_of(kernel, key)
-    if not is_local(kernel, key) or len(writing) != 1 or kernel.buffers[key].dtype != float32:
-        raise Refused("the tile that is scaled is filled elsewhere, or rounds")
-    for each in reading:
-        if each.path[:-1] != writer[:-1] or each.path < writer:
-            raise Refused(f"line {each.node.line} takes the tile elsewhere")
-        node = node_at(kernel, each.path)
-        assert isinstance(node, Instruction)
-        made, left = _taking(node, node.operands[each.at].role, factor)
-        if left != 1:
-            kernel = _absorbed(kernel, node.operands[0].buffer, left, each.path)
-        kernel = with_node(kernel, each.path, (checked(made, kernel.buffers),))
-    return kernel
-
-
-def _taking(node: Instruction, role: str, factor: float) -> tuple[Instruction, float]:
-    """The instruction on that operand divided by the factor, and what its result is then divided by."""
-    attrs = node.attrs
-    scales = attrs is not None and getattr(attrs, "op0", None) == "multiply" and attrs.operand0 is not None
-    if node.opcode == "activation" and role == "data" and attrs.scale is not None:
-        return replace(node, attrs=attrs._replace(scale=attrs.scale * factor)), 1.0
-    if node.opcode == "tensor_scalar" and role == "data" and scales and not attrs.exact:
-        return replace(node, attrs=attrs._replace(operand0=attrs.operand0 * factor)), 1.0
-    if node.opcode == "scalar_tensor_tensor" and role == "data" and scales:
-        return replace(node, attrs=attrs._replace(operand0=attrs.operand0 * factor)), 1.0
-    if node.opcode == "scalar_tensor_tensor" and role == "operand1":
-        if attrs.op1 == "multiply":
-            return (
-                (replace(node, attrs=attrs._replace(operand0=attrs.operand0 * factor)), 1.0)
-                if scales
-                else (node, factor)
-            )
-        if attrs.op1 in ("add", "subtract") and scales:
-            return replace(node, attrs=attrs._replace(operand0=attrs.operand0 / factor)), factor
-    if node.opcode == "tensor_tensor" and attrs.op == "multiply" and node.operands[1].buffer != node.operands[2].buffer:
-        return node, factor
-    raise Refused(f"line {node.line} cannot take the factor on")
 
 
 class SubtractInActivation:

@@ -7,7 +7,7 @@ from accelopt_core.rules.base import Rule
 from accelopt_core.rules.buffers import DropMemset, RotateBuffer
 from accelopt_core.rules.copies import DropCopy, GatherAsSlice
 from accelopt_core.rules.engines import EvacuatePsum, HardwareQueue, MoveEngine, ReciprocalOnScalar
-from accelopt_core.rules.factors import FactorFurtherOn, FactorInActivation, SubtractInActivation
+from accelopt_core.rules.factors import FactorInActivation, SubtractInActivation
 from accelopt_core.rules.filling import FillPartitions
 from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
 from accelopt_core.rules.grouping import Group, GroupOnPartitions
@@ -38,7 +38,6 @@ RULES: tuple[Rule, ...] = (
     DropMemset(),
     RotateBuffer(),
     FactorInActivation(),
-    FactorFurtherOn(),
     SubtractInActivation(),
     ScaleAfterProduct(),
     ExchangeOperands(),

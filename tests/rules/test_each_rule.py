@@ -139,12 +139,10 @@ TILE = """
     return y
 """
 SQUARE = "nisa.activation(dst=made, op=nl.square, data=tile)"
-SCALED = "nisa.tensor_scalar(dst=made, data=tile, op0=nl.multiply, operand0=3.0)"
 LESS = "nisa.tensor_scalar(dst=made, data=tile, op0=nl.subtract, operand0=number)"
 EXP = "nisa.activation(dst=out, op=nl.exp, data=made, scale=0.5)"
 TWICE = "nisa.tensor_tensor(dst=out, data1=made, data2=tile, op=nl.add)\n    " + EXP
 HALVED = "nisa.tensor_scalar(dst=out, data=made, op0=nl.multiply, operand0={factor})"
-COPIED = "nisa.tensor_copy(dst=out, src=made)"
 COLUMN = """
     a = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=a, src=x[0:128, 0:64])
@@ -423,7 +421,6 @@ ACCEPTED = (
     ("drop-memset", MEMSET.format(until=64)),
     ("rotate-buffers", ROTATE.format(before="", fill=FILL)),
     ("factor-in-activation", _tile(SQUARE, HALVED.format(factor=0.5))),
-    ("factor-further-on", _tile(SCALED, HALVED.format(factor=0.5))),
     ("subtract-in-activation", _tile(LESS, EXP)),
     ("exchange-operands", COLUMN.format(second="nisa.tensor_copy(dst=out, src=product)")),
     ("share-array", SHARED.format(rows=64, more="")),
@@ -505,8 +502,6 @@ REFUSED = (
     ),
     ("factor-in-activation", _tile(SQUARE, HALVED.format(factor=-0.5)), "factor of square"),
     ("factor-in-activation", _tile(SQUARE, HALVED.format(factor=0.5), "nl.bfloat16"), "rounds"),
-    ("factor-further-on", _tile(SCALED, COPIED), "cannot take the factor on"),
-    ("factor-further-on", _tile(SCALED, HALVED.format(factor=0.5), "nl.bfloat16"), "rounds"),
     ("subtract-in-activation", _tile(LESS, TWICE), "used elsewhere"),
     ("subtract-in-activation", _tile(LESS, EXP, "nl.bfloat16"), "rounds"),
     (
