@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from nki_sim.by_object import by_object
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Bound, Program, Template, TensorRef
 from nki_sim.program_file import template_to_json
@@ -30,12 +31,11 @@ def digest(program: Program) -> str:
     instructions = of_template[program.template_ids]
     met, template_numbers = _first_come(instructions, len(known))
     plain = list(known)
-    templates_json = [template_to_json(plain[number]) for number in met.tolist()]
+    templates = ",".join(_text(plain[number]) for number in met.tolist())
     kinds, kind_of = _kinds(program, used)
     header = {
         "machine": program.machine,
         "returns_tuple": program.returns_tuple,
-        "templates": templates_json,
         "buffers": kinds,
         "lengths": [len(program.template_ids), len(program.operand_data), len(used)],
         "shared": _shared(program, numbers) if program.peers else [],
@@ -53,7 +53,7 @@ def digest(program: Program) -> str:
         ),
         "peers": [digest(peer) for peer in program.peers],
     }  # fmt: skip
-    found.update(json.dumps(header, separators=(",", ":"), sort_keys=True, default=int).encode())
+    found.update(f'{_json(header)[:-1]},"templates":[{templates}]}}'.encode())  # the last key in order
     operands = program.operand_data.astype("<i8")
     operands[:, 0] = numbers[operands[:, 0]]
     for array in (
@@ -66,6 +66,16 @@ def digest(program: Program) -> str:
     return found.hexdigest()
 
 
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True, default=int)
+
+
+@by_object
+def _text(template: Template) -> str:
+    return _json(template_to_json(template))
+
+
+@by_object
 def _plain(template: Template) -> Template:
     """Without its line. A dimension of one element is never stepped through: its stride says nothing."""
     operands = tuple(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from nki_sim.by_object import by_object
 from nki_sim.dtypes import float32
 from nki_sim.errors import NotSupported
 from nki_sim.machine import Machine
@@ -121,6 +122,7 @@ class Cost:
     """Of a product: the time it needs at full clock, times the share of the array's rows that it uses."""
 
 
+@by_object
 def cost(template: Template, machine: Machine) -> Cost:
     """Raises NotSupported for an opcode that has no price."""
     opcode = template.opcode

@@ -21,13 +21,11 @@ from nki_sim.canonical import digest
 from nki_sim.capacity import check_capacity
 from nki_sim.contested import contested
 from nki_sim.errors import NkiError
-from nki_sim.loop_ir.changes import Kernels, Refused
+from nki_sim.loop_ir.changes import Kernels, Refused, check_template
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.tree import LoopKernel
 from nki_sim.machine import Machine
 from nki_sim.machine_code import counted
-from nki_sim.opcodes import OPCODES
-from nki_sim.operands import check_operands
 from nki_sim.schedule import schedule
 from nki_sim.ties import shipped
 
@@ -69,8 +67,7 @@ class SimulatedPrices:
         if key not in self._known:
             try:
                 for template in program.templates:
-                    OPCODES[template.opcode].check(template)
-                    check_operands(template, OPCODES[template.opcode].contract)
+                    check_template(template)
                 check_capacity(program)
                 timeline = schedule(program, self._machine)
                 self._known[key] = Price(

@@ -14,6 +14,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from nki_sim.by_object import by_object
 from nki_sim.errors import NkiError
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.dependence import allocated_in, conflict, meet, uses
@@ -36,6 +37,7 @@ from nki_sim.machine import ISA
 from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import OPCODES
 from nki_sim.operands import check_operands
+from nki_sim.program import Template
 
 Path = tuple[int, ...]
 
@@ -490,12 +492,17 @@ def _different_places(
 def checked(node: Instruction, buffers: Mapping[int, Buffer]) -> Instruction:
     """The same, once an engine can do it. Raises Refused."""
     try:
-        template = template_of(buffers, node)
-        OPCODES[node.opcode].check(template)
-        check_operands(template, OPCODES[node.opcode].contract)
+        check_template(template_of(buffers, node))
     except NkiError as error:
         raise Refused(str(error)) from None
     return node
+
+
+@by_object
+def check_template(template: Template) -> None:
+    """Raises NkiError for what no engine does."""
+    OPCODES[template.opcode].check(template)
+    check_operands(template, OPCODES[template.opcode].contract)
 
 
 ELEMENTWISE = {

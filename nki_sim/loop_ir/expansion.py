@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nki_sim.allocations import Allocations
+from nki_sim.by_object import by_object
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.reading import grid
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, Result
@@ -118,7 +119,8 @@ class _Expansion:
         return after[0], after[1]
 
 
-def _size(body: Sequence[Node]) -> _Size | None:
+@by_object
+def _size(body: tuple[Node, ...]) -> _Size | None:
     """None where it depends on a counter."""
     total = _Size(0, 0)
     for node in body:
@@ -177,13 +179,14 @@ class _Numbers:
                 )
                 self._made[leaf.node.buffer] = (table, lows)
 
-    def of(self, access: Access, counters: Mapping[str, np.ndarray], passes: int) -> np.ndarray:
-        fixed = self._fixed.get(access.buffer)
+    def of(self, key: int, tile: Sequence[np.ndarray | int]) -> np.ndarray | int:
+        """In each pass, or in all of them; `tile`: which of those that its Allocate makes."""
+        fixed = self._fixed.get(key)
         if fixed is not None:
-            return np.full(passes, fixed, np.int64)
-        table, lows = self._made[access.buffer]
-        index = tuple(each.evaluate(counters) - low for each, low in zip(access.tile, lows))
-        return np.broadcast_to(table[index], (passes,)).astype(np.int64)
+            return fixed
+        table, lows = self._made[key]
+        made: np.ndarray | int = table[tuple(each - low for each, low in zip(tile, lows))]
+        return made
 
 
 def expand(kernel: LoopKernel) -> Program:
@@ -251,6 +254,7 @@ class _Rows:
         self._numbers = numbers
         self.templates: list[Template] = []
         self._known: dict[tuple[object, ...], int] = {}
+        self._by_object: dict[int, int] = {}
         self.ids = np.zeros(count, np.int32)
         self.starts = np.zeros(count + 1, np.int64)
         instructions = [(leaf, leaf.node) for leaf in leaves if isinstance(leaf.node, Instruction)]
@@ -262,43 +266,69 @@ class _Rows:
             self._add(leaf, node)
 
     def _add(self, leaf: _Leaf, node: Instruction) -> None:
-        passes = len(leaf.rows)
         first = self.starts[leaf.rows]
-        place = [0] * (2 * len(node.operands))
-        differ: dict[int, np.ndarray] = {}
-        """By entry of a template's place: what it is in each pass, where that is not the same."""
-        for at, access in enumerate(node.operands):
-            offsets = access.offset.evaluate(leaf.counters)
-            self.data[first + at, 0] = self._numbers.of(access, leaf.counters, passes)
+        buffers = [self._kernel.buffers[access.buffer] for access in node.operands]
+        made = (_made if len(leaf.rows) <= _KEPT_PASSES else _made.afresh)(node, leaf.counters, *buffers)
+        for at, (access, offsets, tiles) in enumerate(zip(node.operands, made.offsets, made.tiles)):
+            self.data[first + at, 0] = self._numbers.of(access.buffer, tiles)
             self.data[first + at, 1] = offsets
-            row = _partition_elements(self._kernel.buffers, access)
-            if not row:
-                continue
-            in_psum = self._kernel.buffers[access.buffer].region is MemoryRegion.psum
-            for entry, values in ((2 * at, offsets // row), (2 * at + 1, offsets % row if in_psum else 0)):
-                if isinstance(values, np.ndarray) and (values != values[0]).any():
-                    differ[entry] = values
-                else:
-                    place[entry] = int(values[0] if isinstance(values, np.ndarray) else values)
-        if not differ:
-            self.ids[leaf.rows] = self._number(node, place)
-            return
-        entries = list(differ)
-        different, which = np.unique(np.stack([differ[entry] for entry in entries], 1), axis=0, return_inverse=True)
-        made = []
-        for values in different.tolist():
-            for entry, value in zip(entries, values):
-                place[entry] = value
-            made.append(self._number(node, place))
-        self.ids[leaf.rows] = np.array(made, np.int32)[which.reshape(-1)]
+        numbers = [self._number(template) for template in made.templates]
+        self.ids[leaf.rows] = numbers[0] if made.which is None else np.array(numbers, np.int32)[made.which]
 
-    def _number(self, node: Instruction, place: Sequence[int]) -> int:
-        template = _template(self._kernel.buffers, node, place)
-        said = (template.opcode, template.engine, template.attrs, template.operands, template.line)
-        number = self._known.setdefault(said, len(self.templates))
-        if number == len(self.templates):
-            self.templates.append(template)
+    def _number(self, template: Template) -> int:
+        number = self._by_object.get(id(template))
+        if number is None:
+            said = (template.opcode, template.engine, template.attrs, template.operands, template.line)
+            number = self._by_object[id(template)] = self._known.setdefault(said, len(self.templates))
+            if number == len(self.templates):
+                self.templates.append(template)
         return number
+
+
+_KEPT_PASSES = 1024
+"""Of more, what comes of an instruction in each is not kept: most of what a search expands it has expanded before."""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Of an instruction, in all passes of the loops around it."""
+
+    offsets: tuple[np.ndarray | int, ...]
+    """Of each operand."""
+    tiles: tuple[tuple[np.ndarray | int, ...], ...]
+    """Which of the buffers that its Allocate makes, of each operand."""
+    templates: tuple[Template, ...]
+    which: np.ndarray | None
+    """Of those, in each pass; None where there is one."""
+
+
+@by_object
+def _made(node: Instruction, counters: Mapping[str, np.ndarray], *buffers: Buffer) -> _Made:
+    offsets = tuple(access.offset.evaluate(counters) for access in node.operands)
+    tiles = tuple(tuple(form.evaluate(counters) for form in access.tile) for access in node.operands)
+    place = [0] * (2 * len(node.operands))
+    differ: dict[int, np.ndarray] = {}
+    """By entry of a template's place: what it is in each pass, where that is not the same."""
+    for at, (access, buffer, offset) in enumerate(zip(node.operands, buffers, offsets)):
+        row = _partition_elements(buffer, access)
+        if not row:
+            continue
+        in_psum = buffer.region is MemoryRegion.psum
+        for entry, values in ((2 * at, offset // row), (2 * at + 1, offset % row if in_psum else 0)):
+            if isinstance(values, np.ndarray) and (values != values[0]).any():
+                differ[entry] = values
+            else:
+                place[entry] = int(values[0] if isinstance(values, np.ndarray) else values)
+    if not differ:
+        return _Made(offsets, tiles, (_template(buffers, node, place),), None)
+    entries = list(differ)
+    different, which = np.unique(np.stack([differ[entry] for entry in entries], 1), axis=0, return_inverse=True)
+    templates = []
+    for values in different.tolist():
+        for entry, value in zip(entries, values):
+            place[entry] = value
+        templates.append(_template(buffers, node, place))
+    return _Made(offsets, tiles, tuple(templates), which.reshape(-1))
 
 
 def result_access(result: Result) -> Access:
@@ -306,7 +336,7 @@ def result_access(result: Result) -> Access:
 
 
 def _number_of(access: Access, numbers: _Numbers) -> int:
-    return int(numbers.of(access, {}, 1)[0])
+    return int(numbers.of(access.buffer, [form.constant for form in access.tile]))
 
 
 def _device_loops(kernel: LoopKernel, loops: Sequence[DeviceLoopRows], numbers: _Numbers) -> list[DeviceLoopRows]:
@@ -335,38 +365,42 @@ def _device_loops(kernel: LoopKernel, loops: Sequence[DeviceLoopRows], numbers: 
     return sorted(reversed(made), key=lambda loop: (loop.start, -loop.end))
 
 
-def _partition_elements(buffers: Mapping[int, Buffer], access: Access) -> int:
+def _partition_elements(buffer: Buffer, access: Access) -> int:
     """Elements of the access's dtype per partition; 0 off chip."""
-    buffer = buffers[access.buffer]
     if not buffer.region.on_chip:
         return 0
     return buffer.partition_elements * buffer.dtype.itemsize // access.dtype.itemsize
 
 
-def _template(buffers: Mapping[int, Buffer], node: Instruction, place: Sequence[int]) -> Template:
+def _template(buffers: Sequence[Buffer], node: Instruction, place: Sequence[int]) -> Template:
     operands = tuple(
         Operand(
             access.role,
             access.access,
-            buffers[access.buffer].region,
+            buffer.region,
             access.dtype,
             access.pattern,
             place[2 * at],
-            _partition_elements(buffers, access),
+            _partition_elements(buffer, access),
             access.indirection,
             place[2 * at + 1],
         )
-        for at, access in enumerate(node.operands)
+        for at, (access, buffer) in enumerate(zip(node.operands, buffers))
     )
     return Template(node.opcode, node.engine, node.attrs, operands, node.line)
 
 
 def template_of(buffers: Mapping[int, Buffer], node: Instruction) -> Template:
     """What it is where all counters are 0."""
+    return _first(node, *(buffers[access.buffer] for access in node.operands))
+
+
+@by_object
+def _first(node: Instruction, *buffers: Buffer) -> Template:
     place = []
-    for access in node.operands:
-        row, offset = _partition_elements(buffers, access), access.offset.constant
-        in_psum = row and buffers[access.buffer].region is MemoryRegion.psum
+    for access, buffer in zip(node.operands, buffers):
+        offset, row = access.offset.constant, _partition_elements(buffer, access)
+        in_psum = row and buffer.region is MemoryRegion.psum
         place += [offset // row if row else 0, offset % row if in_psum else 0]
     return _template(buffers, node, place)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nki_sim.by_object import by_object
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.marks import MarkKind
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, Result
@@ -571,19 +572,32 @@ class _Draft:
     inner: Sequence[_Draft]
 
 
+_FEW = 1 << 12
+"""Passes of which the counters are kept: a search asks for the same ones again and again."""
+_NONE: Mapping[str, np.ndarray] = {}
+
+
 def grid(around: Sequence[Loop]) -> Mapping[str, np.ndarray]:
     """int64 [passes]: the counters' values in all passes of the innermost loop, in their order."""
-    counters: dict[str, np.ndarray] = {}
-    count = 1
+    counters, count = _NONE, 1
     for loop in around:
-        starts = np.broadcast_to(loop.start.evaluate(counters), (count,))
-        extents = np.broadcast_to(loop.extent.evaluate(counters), (count,))
-        counters = {name: np.repeat(values, extents) for name, values in counters.items()}
-        ends = np.cumsum(extents)
-        count = int(ends[-1]) if len(ends) else 0
-        inner = np.arange(count) - np.repeat(ends - extents, extents)
-        counters[loop.variable] = inner + np.repeat(starts, extents)
+        is_few = loop.extent.is_constant and count * loop.extent.constant <= _FEW
+        counters = (_with_counter if is_few else _with_counter.afresh)(counters, loop.variable, loop.start, loop.extent)
+        count = len(counters[loop.variable])
     return counters
+
+
+@by_object
+def _with_counter(
+    around: Mapping[str, np.ndarray], variable: str, start: Affine, extent: Affine
+) -> Mapping[str, np.ndarray]:
+    count = len(next(iter(around.values()), (0,)))
+    starts = np.broadcast_to(start.evaluate(around), (count,))
+    extents = np.broadcast_to(extent.evaluate(around), (count,))
+    counters = {name: np.repeat(values, extents) for name, values in around.items()}
+    ends = np.cumsum(extents)
+    inner = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - extents, extents)
+    return {**counters, variable: inner + np.repeat(starts, extents)}
 
 
 def _first(around: Sequence[Loop]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Union
 
 import numpy as np
@@ -30,7 +31,7 @@ class Buffer:
     contents: np.ndarray | None = field(default=None, compare=False)
     """Of a constant."""
 
-    @property
+    @cached_property
     def partition_elements(self) -> int:
         """Elements per partition of its own dtype; for HBM, all."""
         count = 1
