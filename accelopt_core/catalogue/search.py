@@ -136,11 +136,13 @@ class Tried:
     """None where the rule refuses, or an engine or the memory does."""
     refusal: str = ""
     """The rule's."""
+    gains_alone: bool = False
+    """Would it gain at the largest shape, where it is refused at another one?"""
     kernels: Kernels | None = None
     """None of what another process tried: they are made again where they are wanted."""
 
-    def __reduce__(self) -> tuple[type[Tried], tuple[Price | None, str]]:
-        return Tried, (self.price, self.refusal)
+    def __reduce__(self) -> tuple[type[Tried], tuple[Price | None, str, bool]]:
+        return Tried, (self.price, self.refusal, self.gains_alone)
 
 
 Step = tuple[Rule, Site]
@@ -183,7 +185,7 @@ class Search:
         self.withheld = False
         """Did a state rest on a contested fact that is not allowed?"""
         self.passed_by = False
-        """Was a step that gains left out, since what it leads to has no text?"""
+        """Was a step that gains left out, since it is refused at a smaller shape, or what it leads to has no text?"""
 
     @property
     def is_over(self) -> bool:
@@ -331,14 +333,25 @@ class Search:
         try:
             kernels = applied(rule, state.kernels, site)
         except Refused as refused:
-            return Tried(None, str(refused))
+            return Tried(None, str(refused), self._gains_alone(state, rule, site))
         except Exception as error:  # whatever a stranger's kernel brings out of a rule costs that step, and is told
             return Tried(None, _fault(error))
-        return Tried(self.price(kernels[-1]), "", kernels)
+        return Tried(self.price(kernels[-1]), "", kernels=kernels)
+
+    def _gains_alone(self, state: State, rule: Rule, site: Site) -> bool:
+        """Is it refused at smaller shapes alone, where it gains more than a tie? Asked until one is."""
+        if self.passed_by or len(state.kernels) == 1:
+            return False
+        try:
+            price = self.price(applied(rule, state.kernels[-1:], site)[-1])
+        except Exception:  # refused there too, or a fault that was told
+            return False
+        return price is not None and price.latency_us < (1 - shipped().within) * state.price.latency_us
 
     def _counted(self, state: State, rule: Rule, site: Site, tried: Tried) -> State | None:
         if tried.refusal:
             self.refusals[site] = tried.refusal
+            self.passed_by |= tried.gains_alone
             return None
         self.priced += 1
         price = tried.price

@@ -96,6 +96,22 @@ def test_what_has_no_text_is_passed_by_for_the_next_of_its_rule() -> None:
     assert search.best([START]).kernels[-1].name == "bc"
 
 
+@pytest.mark.parametrize(("gain", "passed_by"), [(10.0, True), (1.0, False)])
+def test_what_only_a_smaller_shape_refuses_is_passed_by_where_it_gains_more_than_a_tie(
+    gain: float, passed_by: bool
+) -> None:
+    class LargeOnly(Step):
+        def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+            if kernel.source_file == "small":
+                raise Refused("its rows are no blocks of 2")
+            return super().apply(kernel, site)
+
+    small = replace(START, source_file="small")
+    search = Search([LargeOnly("a"), Step("b")], Prices(lambda taken: 100.0 - gain * ("a" in taken)))
+    assert search.best([small, START]).path == ()
+    assert search.passed_by is passed_by
+
+
 def test_rules_that_come_last_wait_for_the_others() -> None:
     rules = [Step("z", comes_last=True), Step("a"), Step("b", "a")]
     found = steps_found(Search(rules, Prices(lambda taken: 100.0 - 20 * len(taken) - 30 * ("z" in taken))))
