@@ -9,6 +9,7 @@ bounded by their number, never by the clock: what is found is the same on any ma
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -16,16 +17,17 @@ from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Protocol, TypeVar
 
-from accelopt_core.rules.base import Balance, Last, Preparing, Rule, Site, applied
+from accelopt_core.rules.base import Balance, Last, Preparing, Rule, Site, TakesPasses, applied
 from nki_sim.canonical import digest
 from nki_sim.capacity import check_capacity
 from nki_sim.contested import contested
 from nki_sim.errors import NkiError
-from nki_sim.loop_ir.changes import Kernels, Refused, check_template
+from nki_sim.loop_ir.changes import Kernels, Refused, check_template, loop_at
 from nki_sim.loop_ir.expansion import expand
-from nki_sim.loop_ir.tree import LoopKernel
+from nki_sim.loop_ir.tree import Instruction, LoopKernel, walk
 from nki_sim.machine import Machine
 from nki_sim.machine_code import counted
+from nki_sim.program import Engine
 from nki_sim.schedule import schedule
 from nki_sim.ties import shipped
 
@@ -180,8 +182,10 @@ class Search:
     def __post_init__(self) -> None:
         self.priced = self.rows = 0
         self.refusals: dict[Site, str] = {}
-        self._swept: set[str] = set()
-        """Programs of which all steps were tried."""
+        self._swept: set[tuple[str, frozenset[str]]] = set()
+        """Programs of which all steps were tried, and the loops that were kept apart then."""
+        self._apart: frozenset[str] = frozenset()
+        """Counters of loops of which no step takes several passes at once."""
         self.withheld = False
         """Did a state rest on a contested fact that is not allowed?"""
         self.passed_by = False
@@ -199,7 +203,13 @@ class Search:
 
     def best_from(self, start: State) -> State:
         """The fastest state found, the start where none is faster, without steps that gain nothing."""
-        best, doors = self._down(start)
+        apart = _around_tensor_loops(start.kernels[-1])
+        best, doors = self._down(start, self.limits.most_priced // 2 if apart else sys.maxsize)
+        if apart and not self.is_over:
+            self._apart = apart
+            other, more = self._down(start)
+            best, doors = (other if self._gains(other.price, best.price) else best), [*doors, *more]
+            self._apart = frozenset()
         others: list[Door] = []
         opened: Counter[str] = Counter()
         without_gain = 0
@@ -238,7 +248,7 @@ class Search:
     def _gains(self, price: Price, over: Price) -> bool:
         return price.latency_us < (1 - self.limits.least_gain) * over.latency_us
 
-    def _down(self, state: State) -> tuple[State, list[Door]]:
+    def _down(self, state: State, most_priced: int = sys.maxsize) -> tuple[State, list[Door]]:
         """Where the steps that gain lead from there, and doors beside that way, of each sweep one for each rule.
 
         Ends where it comes to a state that another way came by.
@@ -248,17 +258,22 @@ class Search:
         beside: list[list[State]] = []
         rules: Sequence[Rule] = others
         settled = 0
-        while settled < 2 and len(state.path) < self.limits.longest and not self.is_over:
+        poor: set[tuple[str, str]] = set()
+        while settled < 2 and len(state.path) < self.limits.longest and not self.is_over and self.priced < most_priced:
             if state.price.latency_us <= self.limits.enough_us:
                 break
             if rules is others:
-                if settled == 0 and state.price.digest in self._swept:
+                key = state.price.digest, self._apart
+                if settled == 0 and key in self._swept:
                     break
-                self._swept.add(state.price.digest)
-            children = list(self._children(state, rules))
+                self._swept.add(key)
+            children = list(self._children(state, rules, poor))
             lower = self._together(state, children)
             if rules is others:
                 beside.append(children)
+                poor = poor if lower is None else set()
+            else:
+                poor |= _poor(state, children)
             if lower is None:
                 rules, settled = (last if rules is others else others), settled + 1
             else:
@@ -302,9 +317,13 @@ class Search:
             door[1:] = sorted(door[1:], key=lambda each: each.price.latency_us)
         return list(doors.values())
 
-    def _children(self, state: State, rules: Sequence[Rule]) -> Iterator[State]:
+    def _children(self, state: State, rules: Sequence[Rule], without: Set[tuple[str, str]]) -> Iterator[State]:
         seen = {state.price.digest}
-        steps = [step for step in self.steps(state, rules) if not self._is_left_out(state, *step)]
+        steps = [
+            (rule, site)
+            for rule, site in self.steps(state, rules)
+            if (site.rule, site.what) not in without and not self._is_left_out(state, rule, site)
+        ]
         for _, _, child in self.tried(state, steps):
             if child is not None and child.price.digest not in seen:
                 seen.add(child.price.digest)
@@ -316,6 +335,8 @@ class Search:
     def _is_left_out(self, state: State, rule: Rule, site: Site) -> bool:
         if (site.rule, site.what) in self.excluded:
             return True
+        if self._apart and isinstance(rule, TakesPasses):
+            return loop_at(state.kernels[-1], site.path).variable in self._apart
         return isinstance(rule, Balance) and not self._relieves(rule, state, site)
 
     def tried(self, state: State, steps: Sequence[Step]) -> Iterator[tuple[Site, Tried, State | None]]:
@@ -393,7 +414,7 @@ class Search:
         that stands nearest."""
         (rule,) = (each for each in self.rules if each.name == site.rule)
         same = [each for each in self.sites(rule, kernels[-1]) if each.what == site.what]
-        return (rule, min(same, key=lambda each: _apart(each, site))) if same else None
+        return (rule, min(same, key=lambda each: _distance(each, site))) if same else None
 
     def _without_idle_steps(self, start: State, end: State) -> State:
         """Of states that tie the one of fewer steps."""
@@ -431,7 +452,30 @@ class Search:
         return kernels
 
 
-def _apart(one: Site, other: Site) -> tuple[object, ...]:
+POOR = 0.005
+"""Of the latency: steps of rules that come last which cost so much are not tried again a few such steps later."""
+
+
+def _poor(state: State, children: Sequence[State]) -> set[tuple[str, str]]:
+    """Steps, by their rule and what they do, of which none of the same name costs less."""
+    best: dict[tuple[str, str], float] = {}
+    for child in children:
+        site = child.path[-1].site
+        name = site.rule, site.what
+        best[name] = min(best.get(name, math.inf), child.price.latency_us)
+    return {name for name, latency_us in best.items() if latency_us > (1 + POOR) * state.price.latency_us}
+
+
+def _around_tensor_loops(kernel: LoopKernel) -> frozenset[str]:
+    """Counters of the loops that have a loop with the Tensor engine's work within them."""
+    found: set[str] = set()
+    for node, around in walk(kernel.body):
+        if isinstance(node, Instruction) and node.engine is Engine.tensor:
+            found.update(loop.variable for loop in around[:-1])
+    return frozenset(found)
+
+
+def _distance(one: Site, other: Site) -> tuple[object, ...]:
     """The least for the same place and arguments."""
     places = [abs(a - b) for a, b in zip_longest(one.path, other.path, fillvalue=0)]
     return places, one.arguments != other.arguments, one.arguments > other.arguments

@@ -64,6 +64,14 @@ class Preparing(Protocol):
 
 
 @runtime_checkable
+class TakesPasses(Protocol):
+    """A rule that does several passes of the loop at its site's path at once: fewer are left to overlap."""
+
+    @property
+    def takes_passes(self) -> bool: ...
+
+
+@runtime_checkable
 class Last(Protocol):
     """A rule whose steps wait until no other gains: what else is done decides whether they do, and they stand in the
     way of it."""

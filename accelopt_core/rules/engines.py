@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import prod
 from typing import TypeGuard
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.flow import with_tile
+from accelopt_core.rules.grouping import ALL
 from nki_sim.isa.constants import reduce_cmd
 from nki_sim.isa.scalar_engine import Activation
-from nki_sim.loop_ir.changes import Refused, checked, node_at, paths, with_node
+from nki_sim.loop_ir.changes import Path, Refused, checked, loops_around, node_at, paths, with_node
 from nki_sim.loop_ir.tree import Allocate, Instruction, LoopKernel, Node
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Engine
@@ -19,6 +21,8 @@ from nki_sim.program import Engine
 _ENGINES = (Engine.vector, Engine.scalar, Engine.gpsimd)
 _OF_TILES = frozenset({"tensor_tensor", "tensor_scalar", "scalar_tensor_tensor"})
 _MOVABLE = frozenset({"tensor_copy", "tensor_scalar", "tensor_tensor", "memset"})
+SELDOM = 4
+"""What is done in one place so many times less often than in another is not moved by itself."""
 
 
 class MoveEngine:
@@ -28,12 +32,18 @@ class MoveEngine:
     comes_last = True
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and node.opcode in _MOVABLE:
-                for engine in _ENGINES:
-                    if engine is not node.engine:
-                        what = f"{node.opcode} of line {node.line} on {engine.name}"
-                        yield Site(self.name, path, (engine.name,), what, node.line)
+        """Of what stands in several places, as what is done ahead does, all at once, and each that is done often."""
+        for (line, opcode), places in _movable(kernel).items():
+            most = max(passes for _, _, passes in places)
+            for engine in _ENGINES:
+                there = [(path, passes) for path, node, passes in places if node.engine is not engine]
+                if len(there) > 1:
+                    what = f"every {opcode} of line {line} on {engine.name}"
+                    yield Site(self.name, there[0][0], (engine.name, ALL), what, line)
+                for path, passes in there:
+                    if passes * SELDOM > most:
+                        what = f"{opcode} of line {line} on {engine.name}"
+                        yield Site(self.name, path, (engine.name,), what, line)
 
     def moves(self, kernel: LoopKernel, site: Site) -> tuple[str, str]:
         node = node_at(kernel, site.path)
@@ -44,8 +54,25 @@ class MoveEngine:
         node = node_at(kernel, site.path)
         if not isinstance(node, Instruction):
             raise Refused("no instruction stands there")
-        moved = replace(node, engine=Engine[str(site.arguments[0])])
-        return with_node(kernel, site.path, (checked(moved, kernel.buffers),))
+        places = [site.path]
+        if site.arguments[1:] == (ALL,):
+            places = [path for path, _, _ in _movable(kernel)[node.line, node.opcode]]
+        for path in places:
+            node = node_at(kernel, path)
+            assert isinstance(node, Instruction)
+            moved = replace(node, engine=Engine[str(site.arguments[0])])
+            kernel = with_node(kernel, path, (checked(moved, kernel.buffers),))
+        return kernel
+
+
+def _movable(kernel: LoopKernel) -> dict[tuple[int, str], list[tuple[Path, Instruction, int]]]:
+    """By line and what it does: where it stands, and how often that is done."""
+    found: dict[tuple[int, str], list[tuple[Path, Instruction, int]]] = {}
+    for path, node in paths(kernel.body):
+        if isinstance(node, Instruction) and node.opcode in _MOVABLE:
+            passes = prod(loop.extent.constant for loop in loops_around(kernel, path))
+            found.setdefault((node.line, node.opcode), []).append((path, node, passes))
+    return found
 
 
 class ReciprocalOnScalar:

@@ -44,6 +44,7 @@ class Group:
     """Several passes in one instruction and one transfer: each costs its start once."""
 
     name = "merge-iterations"
+    takes_passes = True
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         for path, node in paths(kernel.body):
@@ -76,6 +77,7 @@ class GroupOnPartitions:
     (AWS's cost formulas count elements of a partition)."""
 
     name = "rows-on-partitions"
+    takes_passes = True
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         for path, node in paths(kernel.body):

@@ -89,6 +89,7 @@ class Block:
     """Tiles of a block stay in SBUF while several products use them, in place of a load for each."""
 
     name = "block-tiles"
+    takes_passes = True
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         for path, node in paths(kernel.body):

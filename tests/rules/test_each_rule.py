@@ -244,6 +244,26 @@ TENSOR_AND_VECTOR_OF_LISTS = TENSOR_AND_VECTOR.replace(
 ).replace("nisa.dma_copy(dst=y[i", "outs.append(out)\n    for i in range(4):\n        nisa.dma_copy(dst=y[i").replace(
     "src=out)", "src=outs[i])"
 )  # fmt: skip
+IN_HALVES = """
+    weights = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=weights, src=w[0:64, 0:32])
+    for i in range(4):
+        standing = []
+        for j in range(2):
+            rows = nl.ndarray((16, 64), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=rows, src=x[i * 32 + j * 16 : i * 32 + j * 16 + 16, 0:64])
+            turned = nl.ndarray((64, 16), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_transpose(dst=turned, data=rows)
+            standing.append(nl.ndarray((64, 16), dtype=nl.float32, buffer=nl.sbuf))
+            nisa.tensor_copy(dst=standing[j], src=turned)
+        for j in range(2):
+            product = nl.ndarray((16, 32), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_matmul(dst=product, stationary=standing[j], moving=weights)
+            out = nl.ndarray((16, 32), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=out, src=product)
+            nisa.dma_copy(dst=y[i * 32 + j * 16 : i * 32 + j * 16 + 16, 0:32], src=out)
+    return y
+"""
 IMAGE = """
     image = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=image, src=x[0:128, 0:64])
@@ -445,6 +465,7 @@ ACCEPTED = (
     ("interchange-loops", NEST.format(more="")),
     ("pipeline", TENSOR_AND_VECTOR),
     ("pipeline", TENSOR_AND_VECTOR_OF_LISTS),
+    ("pipeline", IN_HALVES),
     (
         "scale-after-product",
         ATTENTION.format(stands="standing", moves="values", last="nisa.tensor_copy(dst=out, src=product)"),
