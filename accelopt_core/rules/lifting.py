@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.grouping import ALL, MOST_PASSES, blocks_of, in_blocks
+from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
     Kernels,
     Path,
     Refused,
     everywhere,
     fission,
+    inlined,
     interchange,
     lifted,
     loop_at,
@@ -127,6 +129,29 @@ class Interchange:
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         return interchange(kernel, site.path)
+
+
+class InlineSinglePass:
+    """What a loop of one pass does stands among the statements around it, where other rules see it beside them."""
+
+    name = "inline-single-pass"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        if any(isinstance(node, Loop) and node.extent == Affine(1) for node, _ in walk(kernel.body)):
+            yield self.preparation(kernel)
+
+    def preparation(self, kernel: LoopKernel) -> Site:
+        return Site(self.name, (), (), "the body of each loop of one pass in its place")
+
+    def together(self, kernels: Kernels, site: Site) -> Kernels:
+        """Of each loop that has one pass at every shape."""
+        made = kernels
+        for path, node in reversed(paths(kernels[0].body)):
+            if isinstance(node, Loop) and all(loop_at(each, path).extent == Affine(1) for each in made):
+                made = everywhere(inlined, made, path)
+        if made is kernels:
+            raise Refused("no loop has one pass at every shape")
+        return made
 
 
 def _lifted_from(kernels: Kernels, path: Path) -> Kernels:

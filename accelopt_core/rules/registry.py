@@ -13,7 +13,7 @@ from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
 from accelopt_core.rules.grouping import Group, GroupOnPartitions
 from accelopt_core.rules.joining import FuseLoops
 from accelopt_core.rules.keeping import KeepOnChip
-from accelopt_core.rules.lifting import Block, Interchange, Lift
+from accelopt_core.rules.lifting import Block, InlineSinglePass, Interchange, Lift
 from accelopt_core.rules.parts import SplitColumns
 from accelopt_core.rules.pipelining import Pipeline
 from accelopt_core.rules.products import ScaleAfterProduct
@@ -36,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     ReciprocalOnScalar(),
     BroadcastByDma(),
     DropMemset(),
+    InlineSinglePass(),
     RotateBuffer(),
     FactorInActivation(),
     SubtractInActivation(),

@@ -25,7 +25,6 @@ from nki_sim.loop_ir.changes import (
     block_at,
     checked,
     everywhere,
-    inlined,
     loop_at,
     paths,
     rechecked,
@@ -51,7 +50,7 @@ class ProductsOnVector:
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         for path, node in paths(kernel.body):
             if isinstance(node, Loop) and node.extent.is_constant and node.extent.constant > 1:
-                if any(_makes_a_row(each) for each in _flat(node.body)):
+                if any(_makes_a_row(each) for each in node.body):
                     count = node.extent.constant
                     most = max(n for n in range(1, ISA.partitions + 1) if count % n == 0)
                     which: int | str = ALL if most == count else most
@@ -63,15 +62,6 @@ class ProductsOnVector:
         return GroupOnPartitions().together(kernels, site)
 
 
-def _flat(body: Sequence[Node]) -> Iterator[Node]:
-    """Its statements, with those of loops of one pass."""
-    for node in body:
-        if isinstance(node, Loop) and node.extent == Affine(1):
-            yield from _flat(node.body)
-        else:
-            yield node
-
-
 def _makes_a_row(node: Node) -> TypeGuard[Instruction]:
     if not isinstance(node, Instruction) or node.opcode != "nc_matmul" or node.attrs.is_transpose:
         return False
@@ -81,13 +71,6 @@ def _makes_a_row(node: Node) -> TypeGuard[Instruction]:
 
 
 def _on_vector(kernel: LoopKernel, path: Path) -> LoopKernel:
-    at = 0
-    while at < len(loop_at(kernel, path).body):
-        node = loop_at(kernel, path).body[at]
-        if isinstance(node, Loop) and node.extent == Affine(1):
-            kernel = inlined(kernel, (*path, at))
-        else:
-            at += 1
     moving = {node.operands[2].buffer for node in loop_at(kernel, path).body if _makes_a_row(node)}
     for key in sorted(moving):
         kernel = _in_one_row(kernel, path, key)

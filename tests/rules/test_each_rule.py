@@ -422,9 +422,42 @@ SUMMED = """
     nisa.dma_copy(dst=y[0:64, 0:32], src=total)
     return y
 """
+SUMMED_IN_PSUM = """
+    for row in range(2):
+        for one in range(1):
+            {made}
+            nisa.memset(dst=total, value={first})
+            for k in range(2):
+                a = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
+                nisa.dma_copy(dst=a, src=x[k * 64 : (k + 1) * 64, 0:64])
+                for part in range(2):
+                    b = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.sbuf)
+                    nisa.dma_copy(dst=b, src=w[k * 64 : (k + 1) * 64, part * 32 : (part + 1) * 32])
+                    product = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.psum)
+                    nisa.nc_matmul(dst=product, stationary=a[:, row * 32 : (row + 1) * 32], moving=b{how})
+                    copied = nl.ndarray((32, 32), dtype=nl.{dtype}, buffer=nl.sbuf)
+                    nisa.tensor_copy(dst=copied, src=product)
+                    nisa.tensor_tensor(dst=total, data1=total, data2=copied, op=nl.add)
+                {more}
+            {then}
+            out = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=out, src=total)
+            nisa.dma_copy(dst=y[row * 32 : (row + 1) * 32, 0:32], src=out)
+    return y
+"""
+TOTAL_IN_PSUM = "total = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.psum)"
+USED_IN_PSUM = (
+    "copied = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf); nisa.tensor_copy(dst=copied, src=total)"
+)
 USED = "nisa.dma_copy(dst=y[64:128, 0:32], src=total)"
 PART_OF_MEMSET = MEMSET.format(until=32).replace("y[0:128, 0:64], src=tile", "y[0:128, 0:32], src=tile[:, 0:32]")
 GROW = "nisa.tensor_scalar(dst=a, data=a, op0=nl.add, operand0=1.0)"
+
+
+def _in_psum(
+    made: str = TOTAL_IN_PSUM, first: float = 0.0, how: str = "", dtype: str = "float32", more: str = "", then: str = ""
+) -> str:
+    return SUMMED_IN_PSUM.format(made=made, first=first, how=how, dtype=dtype, more=more, then=then)
 
 
 def _tile(first: str, second: str, dtype: str = "nl.float32") -> str:
@@ -461,6 +494,8 @@ ACCEPTED = (
     ("drop-memset", PART_OF_MEMSET),
     ("accumulate-in-psum", SUMMED.format(first=0.0, more="")),
     ("accumulate-in-psum", SUMMED.format(first=1.0, more="")),
+    ("accumulate-in-psum", _in_psum()),
+    ("inline-single-pass", _in_psum()),
     ("split-columns", IMAGE.format(between="")),
     ("interchange-loops", NEST.format(more="")),
     ("pipeline", TENSOR_AND_VECTOR),
@@ -515,6 +550,12 @@ REFUSED = (
     ("fuse-row-sum", CHUNKS.format(more=CHANGED_ROWS), "other elements"),
     ("products-on-vector", DEPTHWISE.format(more=CHANGED), "not just loaded"),
     ("accumulate-in-psum", SUMMED.format(first=0.0, more=USED), "used in the loop"),
+    ("accumulate-in-psum", _in_psum(more=USED_IN_PSUM), "used in the loop"),
+    ("accumulate-in-psum", _in_psum(first=1.0), "another tile"),
+    ("accumulate-in-psum", _in_psum(how=", accumulate=False"), "only it takes"),
+    ("accumulate-in-psum", _in_psum(dtype="bfloat16"), "rounds"),
+    ("accumulate-in-psum", _in_psum(then="nisa.memset(dst=total, value=2.0)"), "several sums"),
+    ("accumulate-in-psum", "    " + TOTAL_IN_PSUM + _in_psum(made=""), "several sums"),
     ("rotate-buffers", ROTATE.format(before=FILL.replace("i ", "0 "), fill=DOUBLED), "outside of the loop"),
     (
         "rotate-buffers",
