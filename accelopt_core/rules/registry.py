@@ -19,7 +19,7 @@ from accelopt_core.rules.pipelining import Pipeline
 from accelopt_core.rules.products import ScaleAfterProduct
 from accelopt_core.rules.rows import DealRows
 from accelopt_core.rules.spreading import BroadcastByDma
-from accelopt_core.rules.staging import StageTransfer
+from accelopt_core.rules.staging import OrderDimensions, StageTransfer
 from accelopt_core.rules.sums import AccumulateInPsum
 from accelopt_core.rules.transfers import GroupTransfers
 from accelopt_core.rules.turning import ExchangeOperands
@@ -44,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     ExchangeOperands(),
     FuseLoops(),
     StageTransfer(),
+    OrderDimensions(),
     GroupTransfers(),
     Group(),
     GroupOnPartitions(),

@@ -1,4 +1,5 @@
-"""Tiles of their own for what an instruction takes or makes, which another engine goes through element by element.
+"""Tiles of their own for what an instruction takes or makes, which another engine goes through element by element; and
+tiles of another layout, in which what is transferred lies together.
 
 A transfer's descriptors move runs of bytes that lie together on both sides, and a run of 4 bytes takes as long as one
 of 64 (AWS's pages on DMA). An engine takes one element a cycle, whatever lies between them.
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.flow import uses_of, with_tile
-from nki_sim.loop_ir.changes import Refused, checked, node_at, paths, with_node
-from nki_sim.loop_ir.tree import Allocate, Instruction, LoopKernel, Node
+from accelopt_core.rules.flow import is_local, taken_through, uses_of, with_tile
+from nki_sim.loop_ir.affine import Affine
+from nki_sim.loop_ir.changes import Refused, checked, node_at, paths, rechecked, with_node
+from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, LoopKernel, Node
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Engine
 
@@ -67,3 +70,50 @@ class StageTransfer:
         moved = replace(node, operands=first if tile is dst else second)
         made: tuple[Node, ...] = (checked(moved, kernel.buffers), checked(copy, kernel.buffers))
         return with_node(kernel, site.path, (Allocate(own.buffer), *(made if tile is dst else reversed(made))))
+
+
+class OrderDimensions:
+    """A tile's dimension of which a transfer takes one index lies in front of those that it takes whole, in one run."""
+
+    name = "order-dimensions"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        found: dict[tuple[int, int], int] = {}
+        for _, node in paths(kernel.body):
+            if isinstance(node, Instruction) and node.opcode == "dma_copy":
+                for access in node.operands:
+                    for dimension in _indexed(access, kernel.buffers[access.buffer]):
+                        found.setdefault((access.buffer, dimension), node.line)
+        for (key, dimension), line in found.items():
+            what = f"dimension {dimension} of {kernel.buffers[key].name or 'the tile'} behind its partitions"
+            yield Site(self.name, (), (key, dimension), f"{what}, as line {line} transfers it", line)
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        key, dimension = (int(each) for each in site.arguments)
+        if key not in kernel.buffers or not is_local(kernel, key):
+            raise Refused("there is no tile of the kernel's own")
+        buffer = kernel.buffers[key]
+        shape = buffer.shape
+        order = sorted(range(len(shape)), key=lambda n: (n > 0, n not in (0, dimension), n))
+        turned = tuple(shape[n] for n in order)
+        kernel = replace(kernel, buffers={**kernel.buffers, key: replace(buffer, shape=turned)})
+        before = tuple((prod(shape[n + 1 :]), shape[n]) for n in order)
+        after = tuple((prod(turned[at + 1 :]), n) for at, n in enumerate(turned))
+        writing, reading = uses_of(kernel, key)
+        for each in [*writing, *(each for each in reading if each not in writing)]:
+            access = each.node.operands[each.at]
+            here = replace(access, offset=Affine(), pattern=before, dtype=buffer.dtype)
+            kernel = taken_through(kernel, each, here, replace(here, pattern=after))
+        return rechecked(kernel, {key})
+
+
+def _indexed(access: Access, buffer: Buffer) -> Iterator[int]:
+    """Dimensions of a tile in SBUF along which the access does not go, behind some along which it does."""
+    if buffer.region is MemoryRegion.sbuf and access.dtype == buffer.dtype:
+        strides = [stride for stride, count in access.pattern if count > 1]
+        for at in range(2, len(buffer.shape)):
+            unit, row = prod(buffer.shape[at + 1 :]), buffer.partition_elements
+            next_unit = unit * buffer.shape[at]
+            if buffer.shape[at] > 1 and not any(unit <= stride < next_unit for stride in strides):
+                if any(next_unit <= stride < row for stride in strides):
+                    yield at

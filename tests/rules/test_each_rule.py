@@ -449,6 +449,14 @@ TOTAL_IN_PSUM = "total = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.psum)"
 USED_IN_PSUM = (
     "copied = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf); nisa.tensor_copy(dst=copied, src=total)"
 )
+PARTS_APART = """
+    tile = nl.ndarray((128, 8, 2), dtype=nl.float32, buffer=nl.sbuf)
+    for part in range(2):
+        nisa.dma_copy(dst=tile[:, :, part], src=x[0:128, part * 8 : (part + 1) * 8])
+    flat = tile.reshape((128, 16))
+    nisa.dma_copy(dst=y[0:128, 0:{count}], src=flat[:, 16 - {count} : 16])
+    return y
+"""
 USED = "nisa.dma_copy(dst=y[64:128, 0:32], src=total)"
 PART_OF_MEMSET = MEMSET.format(until=32).replace("y[0:128, 0:64], src=tile", "y[0:128, 0:32], src=tile[:, 0:32]")
 GROW = "nisa.tensor_scalar(dst=a, data=a, op0=nl.add, operand0=1.0)"
@@ -496,6 +504,8 @@ ACCEPTED = (
     ("accumulate-in-psum", SUMMED.format(first=1.0, more="")),
     ("accumulate-in-psum", _in_psum()),
     ("inline-single-pass", _in_psum()),
+    ("order-dimensions", PARTS_APART.format(count=16)),
+    ("order-dimensions", PARTS_APART.format(count=6)),
     ("split-columns", IMAGE.format(between="")),
     ("interchange-loops", NEST.format(more="")),
     ("pipeline", TENSOR_AND_VECTOR),
@@ -556,6 +566,7 @@ REFUSED = (
     ("accumulate-in-psum", _in_psum(dtype="bfloat16"), "rounds"),
     ("accumulate-in-psum", _in_psum(then="nisa.memset(dst=total, value=2.0)"), "several sums"),
     ("accumulate-in-psum", "    " + TOTAL_IN_PSUM + _in_psum(made=""), "several sums"),
+    ("order-dimensions", PARTS_APART.format(count=9), "in another form"),
     ("rotate-buffers", ROTATE.format(before=FILL.replace("i ", "0 "), fill=DOUBLED), "outside of the loop"),
     (
         "rotate-buffers",
