@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
-from accelopt_core.rules.base import Rule
+from accelopt_core.rules.base import Preparing, Rule, applied
 from accelopt_core.rules.registry import RULES
+from nki_sim.loop_ir.changes import Refused
+from nki_sim.loop_ir.tree import Loop, walk
 from tests.house.structure import ROOT
-from tests.rules.trees import accepted, outputs_of, refusals, relative_error, retraces, tree_of
+from tests.rules.trees import BY_NAME, accepted, outputs_of, refusals, relative_error, retraces, tree_of
 
 HEAD = """
 import nki
@@ -457,6 +460,13 @@ PARTS_APART = """
     nisa.dma_copy(dst=y[0:128, 0:{count}], src=flat[:, 16 - {count} : 16])
     return y
 """
+PASSES = """
+    for part in range(x.shape[1] // 32):
+        tile = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[0:128, part * 32 : (part + 1) * 32])
+        nisa.dma_copy(dst=y[0:128, part * 32 : (part + 1) * 32], src=tile)
+    return y
+"""
 USED = "nisa.dma_copy(dst=y[64:128, 0:32], src=total)"
 PART_OF_MEMSET = MEMSET.format(until=32).replace("y[0:128, 0:64], src=tile", "y[0:128, 0:32], src=tile[:, 0:32]")
 GROW = "nisa.tensor_scalar(dst=a, data=a, op0=nl.add, operand0=1.0)"
@@ -637,3 +647,14 @@ def test_refuses(rule: str, body: str, reason: str) -> None:
 def test_products_of_whole_columns_have_no_part_of_the_array() -> None:
     kernel = tree_of(_source(SHARED.format(rows=128, more="")), _arguments())
     assert not accepted("share-array", kernel)
+
+
+@pytest.mark.parametrize(("other", "inlines"), [(32, True), (64, False)])
+def test_a_loop_is_inlined_that_has_one_pass_at_every_shape(other: int, inlines: bool) -> None:
+    shapes = [(128, 32), (128, other)]
+    kernels = tuple(tree_of(_source(PASSES), [np.zeros(shape, np.float32), _arguments()[1]]) for shape in shapes)
+    rule = BY_NAME["inline-single-pass"]
+    assert isinstance(rule, Preparing)
+    with nullcontext() if inlines else pytest.raises(Refused, match="at every shape"):
+        made = applied(rule, kernels, rule.preparation(kernels[-1]))
+        assert not any(isinstance(node, Loop) for kernel in made for node, _ in walk(kernel.body))
