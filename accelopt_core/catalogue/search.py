@@ -239,7 +239,7 @@ class Search:
         if price is None:
             raise Refused("the simulated machine cannot run this kernel")
         ready = prepared(self.rules, tuple(kernels))
-        begun = self.price(ready[-1])
+        begun = self.price(ready[-1]) if self.has_text(ready) else None
         if begun is not None and begun.latency_us <= (1 + shipped().within) * price.latency_us:
             kernels, price = ready, begun
         given = tuple(kernels)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import without
-from accelopt_core.rules.flow import fills_before_reading, is_local, local_tiles, uses_of
+from accelopt_core.rules.flow import fills_before_reading, is_local, leaves_gaps, local_tiles, uses_of
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
     Kernels,
@@ -23,9 +24,8 @@ from nki_sim.loop_ir.changes import (
     with_node,
     with_operands,
 )
-from nki_sim.loop_ir.dependence import Use, covers, meet, uses
-from nki_sim.loop_ir.tree import Access, Allocate, DeviceLoop, Instruction, Loop, LoopKernel, Node
-from nki_sim.program import Engine
+from nki_sim.loop_ir.dependence import Use, covers, ranges_of, uses
+from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node
 
 
 class DropMemset:
@@ -46,36 +46,11 @@ class DropMemset:
         if not is_local(kernel, dst.buffer):
             raise Refused("the kernel returns what is set")
         _, reading = uses_of(kernel, dst.buffer)
-        block = block_at(kernel, site.path)
-        rest = block[site.path[-1] + 1 :]
-        own = Allocate(dst.buffer) in block and fills_before_reading(rest, dst.buffer, kernel)
-        if reading and not own and not _overwritten(rest, dst, kernel, loops_around(kernel, site.path)):
-            raise Refused("something reads what is set")
+        if reading:
+            rest = block_at(kernel, site.path)[site.path[-1] + 1 : _end_of_value(kernel, site.path, dst.buffer) + 1]
+            if not fills_before_reading(rest, dst.buffer, kernel):
+                raise Refused("something reads what is set")
         return without(kernel, site.path, dst.buffer)
-
-
-def _overwritten(rest: Sequence[Node], dst: Access, kernel: LoopKernel, around: tuple[Loop, ...]) -> bool:
-    """Does one of the statements write all of it before any of them may read from it?"""
-    use = Use(dst, Instruction("memset", Engine.unknown, None, (dst,)), around)
-    for node in rest:
-        if isinstance(node, DeviceLoop):
-            return False
-        for other in uses((node,), around):
-            if other.access.access != "w" and meet(other, use, kernel, around):
-                return False
-        if isinstance(node, Instruction):
-            for access in node.operands:
-                if access.buffer == dst.buffer and _fills(access, dst, kernel):
-                    return True
-    return False
-
-
-def _fills(access: Access, dst: Access, kernel: LoopKernel) -> bool:
-    """Does it write all that the memset does?"""
-    if access.access != "w" or access.indirection is not None or access.tile != dst.tile:
-        return False
-    same = (access.offset, access.pattern, access.dtype) == (dst.offset, dst.pattern, dst.dtype)
-    return same or covers(access, kernel.buffers[dst.buffer])
 
 
 class RotateBuffer:
@@ -98,45 +73,124 @@ class RotateBuffer:
         return Site(self.name, (), (), "a tile for each pass wherever passes fill it anew")
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:
-        """Each as deep as it may be."""
-        made, reason = kernels, ""
-        waiting = list(site.arguments or sorted(kernels[-1].buffers))
-        while waiting:
-            key = int(waiting.pop(0))
-            while True:
+        """Tiles cut to what is used, each value in one of its own, and each of them as deep as it may be."""
+        made, before, reason = kernels, None, ""
+        keys = {int(key) for key in site.arguments} or set(kernels[-1].buffers)
+        while made is not before:
+            before, changes = made, [(_cut_to_use, key) for key in sorted(keys)]
+            for path, node in reversed(paths(made[-1].body)):
+                written = {use.access.buffer for use in uses((node,)) if use.access.access == "w"}
+                changes += [(_value_apart, key, path) for key in sorted(keys & written)]
+            for change, *arguments in changes:
                 try:
-                    made = everywhere(_lives_apart, made, key)
-                    waiting.append(max(made[-1].buffers))
-                except Refused:
-                    break
-            while True:
-                try:
-                    made = everywhere(_deeper, made, key)
+                    made = everywhere(change, made, *arguments)
                 except Refused as refused:
                     reason = str(refused)
-                    break
+            keys |= made[-1].buffers.keys() - before[-1].buffers.keys()
+            for key in sorted(keys):
+                while True:
+                    try:
+                        made = everywhere(_deeper, made, key)
+                    except Refused as refused:
+                        reason = str(refused)
+                        break
         if made is kernels:
             raise Refused(reason)
         return made
 
 
-def _lives_apart(kernel: LoopKernel, key: int) -> LoopKernel:
-    """What the last statements of a block, which fill it anew, do with the buffer, in another one. Raises Refused."""
-    path = next((path for path, made in local_tiles(kernel) if made == key), None)
-    if path is None or not is_local(kernel, key) or kernel.buffers[key].address is not None:
+def _check_free(kernel: LoopKernel, key: int) -> None:
+    """Raises Refused where somebody outside of the kernel knows the buffer, or its place."""
+    if not is_local(kernel, key) or kernel.buffers[key].address is not None:
         raise Refused("the kernel returns the buffer, or places it itself")
-    block = block_at(kernel, path)
-    using = [at for at, node in enumerate(block) if any(use.access.buffer == key for use in uses((node,)))]
-    every = sum(uses_of(kernel, key), [])
-    if any(each.path[: len(path) - 1] != path[:-1] for each in every):
-        raise Refused("the buffer is used outside of the block that it is made in")
-    first = next((at for at in reversed(using[1:]) if fills_before_reading(block[at:], key, kernel)), None)
-    if first is None:
-        raise Refused("what is filled last goes on with what was there")
-    own = max(kernel.buffers) + 1
-    rest = with_operands(block[first:], lambda each: replace(each, buffer=own) if each.buffer == key else each)
+
+
+def _cut_to_use(kernel: LoopKernel, key: int) -> LoopKernel:
+    """A tile without its last partitions and columns, where nothing but a memset reaches them. Raises Refused."""
+    buffer, every = kernel.buffers[key], [use for use in uses(kernel.body) if use.access.buffer == key]
+    _check_free(kernel, key)
+    if not buffer.region.on_chip or len(buffer.shape) != 2:
+        raise Refused("it is no tile of rows")
+    reached = [_reached(use, buffer) for use in every if use.node.opcode != "memset" or not _is_corner(use.access)]
+    shape = max((rows for rows, _ in reached), default=0), max((columns for _, columns in reached), default=0)
+    if shape == buffer.shape or not reached:
+        raise Refused("all of the tile is used")
+
+    def cut(access: Access) -> Access:
+        if access.buffer != key:
+            return access
+        (_, rows), *free = access.pattern
+        free = [(step, min(count, shape[1])) for step, count in free]
+        return replace(access, pattern=((shape[1], min(rows, shape[0])), *free))
+
+    buffers = {**kernel.buffers, key: replace(buffer, shape=shape)}
+    return replace(kernel, body=with_operands(kernel.body, cut), buffers=buffers)
+
+
+def _is_corner(access: Access) -> bool:
+    """Is it a rectangle from the tile's first element on?"""
+    return access.offset == Affine() and len(access.pattern) == 2 and access.pattern[1][0] == 1
+
+
+def _reached(use: Use, buffer: Buffer) -> tuple[int, int]:
+    """How many of the first partitions and columns of the tile the access is among. Raises Refused."""
+    access, row = use.access, buffer.partition_elements
+    (stride, partitions), *free = access.pattern
+    low, high = access.offset.bounds(ranges_of(use.around))
+    columns = high + 1 + sum(step * (count - 1) for step, count in free)
+    in_order = stride == row and all(step > 0 for step, _ in free) and low >= 0 and columns <= row
+    if not in_order or access.dtype != buffer.dtype or access.indirection is not None:
+        raise Refused(f"line {use.node.line} takes the tile in another form")
+    return partitions, columns
+
+
+def _end_of_value(kernel: LoopKernel, path: Path, key: int) -> int:
+    """Which statement of the block overwrites all that the one there wrote to the buffer, or the block's length where
+    the buffer is made in it. Raises Refused where something else may read it."""
+    block, around = block_at(kernel, path), loops_around(kernel, path)
+    end, buffer = path[-1] + 1, kernel.buffers[key]
+    while end < len(block) and not _fills(block[end], key, buffer):
+        end += 1
+    within = block[path[-1] : end + 1] if end < len(block) else kernel.body
+    tiles = {use.access.tile for use in uses(within) if use.access.buffer == key}
+    made_here = Allocate(key) in block and tiles == {tuple(Affine.variable(loop.variable) for loop in around)}
+    if len(tiles) > 1 or len(around) < len(path) - 1 or (end == len(block) and not made_here):
+        raise Refused("a later pass may read what is written")
+    return end
+
+
+def _fills(node: Node, key: int, buffer: Buffer) -> bool:
+    """Does it write all of the buffer, whatever was there?"""
+    if not isinstance(node, Instruction) or leaves_gaps(node):
+        return False
+    mine = [access for access in node.operands if access.buffer == key and access.access != "r"]
+    return any(covers(access, buffer) for access in mine) and all(access.access == "w" for access in mine)
+
+
+def _value_apart(kernel: LoopKernel, key: int, path: Path) -> LoopKernel:
+    """What is written from that statement on, where nothing takes what was there before, in another buffer. Raises
+    Refused."""
+    _check_free(kernel, key)
+    block, first, end = block_at(kernel, path), path[-1], _end_of_value(kernel, path, key)
+    own, tile = max(kernel.buffers) + 1, tuple(Affine.variable(loop.variable) for loop in loops_around(kernel, path))
+
+    def moved(access: Access, which: str = "rwu") -> Access:
+        mine = access.buffer == key and access.access in which
+        return replace(access, buffer=own, tile=tile) if mine else access
+
+    writes = partial(moved, which="wu") if isinstance(block[first], Instruction) else moved
+    value = (
+        *with_operands(block[first : first + 1], writes),
+        *with_operands(block[first + 1 : end], moved),
+        *with_operands(block[end : end + 1], partial(moved, which="r")),
+    )
+    rest = (*block[:first], *value, *block[end + 1 :])
+    if all(use.access.buffer != key for use in uses(rest)):
+        raise Refused("nothing else is in the buffer")
     kernel = replace(kernel, buffers={**kernel.buffers, own: kernel.buffers[key]})
-    return with_block(kernel, path, (*block[:first], Allocate(own), *rest))
+    if not fills_before_reading(value, own, kernel):
+        raise Refused("what is written goes on with what was there")
+    return with_block(kernel, path, (*block[:first], Allocate(own), *rest[first:]))
 
 
 def _used_in_a_loop(block: Sequence[Node], key: int) -> bool:
@@ -157,11 +211,10 @@ def _loop_of(kernel: LoopKernel, path: Path, key: int) -> Path | None:
 
 def _deeper(kernel: LoopKernel, key: int) -> LoopKernel:
     """The buffer made in the loop that holds every use of it. Raises Refused."""
+    _check_free(kernel, key)
     path = next((path for path, made in local_tiles(kernel) if made == key), None)
-    if path is None or not is_local(kernel, key) or kernel.buffers[key].address is not None:
-        raise Refused("the kernel returns the buffer, or places it itself")
-    place = _loop_of(kernel, path, key)
-    if place is None:
+    place = None if path is None else _loop_of(kernel, path, key)
+    if path is None or place is None:
         raise Refused("the buffer is used outside of the loop")
     loop = loop_at(kernel, place)
     if not fills_before_reading(loop.body, key, kernel):

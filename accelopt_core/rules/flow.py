@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nki_sim.dtypes import DType
+from nki_sim.isa.constants import oob_mode
 from nki_sim.isa.dma import DmaCopy
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import Path, Refused, block_at, checked, loops_around, node_at, paths, with_node
@@ -108,11 +109,16 @@ def _fill(body: Sequence[Node], key: int, counters: Mapping[str, int], written: 
         elif isinstance(node, Instruction):
             if not all(written[_elements(access, counters)].all() for access in mine if access.access != "w"):
                 return False
-            for access in mine:
+            for access in mine if not leaves_gaps(node) else ():
                 written[_elements(access, counters)] = True
         else:
             return False
     return True
+
+
+def leaves_gaps(node: Instruction) -> bool:
+    """Are rows whose index lies outside left as they were?"""
+    return getattr(node.attrs, "oob_mode", None) is oob_mode.skip
 
 
 def _elements(access: Access, counters: Mapping[str, int]) -> np.ndarray:

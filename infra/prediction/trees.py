@@ -67,6 +67,8 @@ class _Read:
     text: KernelText
     version: str
     """The newest NKI that the source is valid in."""
+    given: Kernels
+    """Its trees as they were read."""
     start: State
     of: tuple[int, ...]
     """Numbers of the shapes that it is read at: those where the kernel has the form that it has at the full shape. At
@@ -110,6 +112,14 @@ def elsewhere(presets: Presets) -> Iterator[Sequence[ArgumentSpec]]:
             ]
 
 
+def _is_writable(text: KernelText, version: str, kernels: Kernels) -> bool:
+    try:
+        written(kernels, text, version)
+    except (NotWritable, NoForm):
+        return False
+    return True
+
+
 class Trees:
     def __init__(self, traced: Traced, machine: Machine, presets: Presets, around: Surroundings) -> None:
         self._traced = traced
@@ -141,13 +151,14 @@ class Trees:
                 raise NotReadable("its loops were not read as they are: please report it")
             version = valid_in(source)[-1]
             of = self._of_one_form(source, kernels, programs[-1].kernel_name, version)
+            given, text = tuple(kernels[each] for each in of), self._text_at(of, source, programs[-1].kernel_name)
             try:
-                start = Search(RULES, self._prices).start([kernels[number] for number in of])
+                start = Search(RULES, self._prices, has_text=partial(_is_writable, text, version)).start(given)
             except Refused as error:
                 raise NotReadable(str(error)) from None
             while len(self._known) >= _MOST_KEPT:
                 del self._known[next(iter(self._known))]
-            self._known[source] = _Read(self._text_at(of, source, programs[-1].kernel_name), version, start, of)
+            self._known[source] = _Read(text, version, given, start, of)
         return self._known[source]
 
     def _text_at(self, numbers: Sequence[int], source: str, function: str) -> KernelText:
@@ -318,11 +329,13 @@ class Trees:
 
     def _digest_after(self, source: str, steps: _Steps, arguments: Sequence[ArgumentSpec]) -> str:
         """Of what the steps lead to at another shape; empty where they, or the kernel itself, do not work there."""
-        start = self._read(source).start.kernels
+        known = self._read(source)
         try:
             (program,) = self._traced(source, [arguments])
-            (other,) = prepared(RULES, (read(program),))
-            return digest(expand(self._after((other, *start), steps)[0]))
+            begun = (read(program), *known.given)
+            if known.start.kernels != known.given:
+                begun = prepared(RULES, begun)
+            return digest(expand(self._after(begun, steps)[0]))
         except (CandidateFault, NotReadable, Refused):
             return ""
 

@@ -8,10 +8,12 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
+from accelopt_core.catalogue.search import prepared
 from accelopt_core.rules.base import Preparing, Rule, applied
+from accelopt_core.rules.buffers import RotateBuffer
 from accelopt_core.rules.registry import RULES
 from nki_sim.loop_ir.changes import Refused
-from nki_sim.loop_ir.tree import Loop, walk
+from nki_sim.loop_ir.tree import Allocate, Loop, walk
 from tests.house.structure import ROOT
 from tests.rules.trees import BY_NAME, accepted, outputs_of, refusals, relative_error, retraces, tree_of
 
@@ -471,6 +473,32 @@ USED = "nisa.dma_copy(dst=y[64:128, 0:32], src=total)"
 PART_OF_MEMSET = MEMSET.format(until=32).replace("y[0:128, 0:64], src=tile", "y[0:128, 0:32], src=tile[:, 0:32]")
 GROW = "nisa.tensor_scalar(dst=a, data=a, op0=nl.add, operand0=1.0)"
 
+HELD = """
+    tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.{where})
+    nisa.dma_copy(dst=tile, src=x)
+    {more}
+    nisa.dma_copy(dst=y, src=tile)
+    return y
+"""
+PLACED = "sbuf, address=(0, 0)"
+ADD = "nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=1.0)"
+ADD_IN_PART = "nisa.tensor_scalar(dst=tile[:, 0:32], data=tile[:, 0:32], op0=nl.add, operand0=1.0)"
+IN_A_LOOP = "for i in range(3):\n        "
+ON_DEVICE = "for i in nl.dynamic_range(0, 3):\n        "
+TWICE_IN_A_LOOP = f"{IN_A_LOOP}{ADD}\n        {ADD}"
+GATHER = """index = nl.ndarray((128, 1), dtype=nl.uint32, buffer=nl.sbuf)
+    nisa.iota(dst=index, pattern=[[0, 1]], channel_multiplier=2)
+    rows = w.ap(pattern=[[64, 128], [1, 64]], vector_offset=index, indirect_dim=0)
+    nisa.dma_copy(dst=tile, src=rows, oob_mode=nisa.oob_mode.{mode})"""
+CORNER = """
+    tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=tile, value=0.0)
+    nisa.dma_copy(dst=tile[{rows}, 0:16], src=x[{rows}, 0:16])
+    for i in range(2):
+        nisa.dma_copy(dst=y[{rows}, i * 8 : i * 8 + 8], src=tile[{rows}, i * 8 + {first} : i * 8 + {first} + 8])
+    return y
+"""
+
 
 def _in_psum(
     made: str = TOTAL_IN_PSUM, first: float = 0.0, how: str = "", dtype: str = "float32", more: str = "", then: str = ""
@@ -642,6 +670,40 @@ def test_changes(rule: str, body: str) -> None:
 def test_refuses(rule: str, body: str, reason: str) -> None:
     reasons = refusals(rule, tree_of(_source(body), _arguments()))
     assert any(reason in each for each in reasons), reasons
+
+
+WHOLE = (128, 64)
+
+
+@pytest.mark.parametrize(
+    ("body", "shapes"),
+    [
+        (HELD.format(where="sbuf", more=ADD), [WHOLE, WHOLE]),
+        (HELD.format(where="sbuf", more=f"{ADD}\n    {ADD}"), [WHOLE, WHOLE, WHOLE]),
+        (HELD.format(where="sbuf", more=TWICE_IN_A_LOOP), [WHOLE, WHOLE]),
+        (HELD.format(where="sbuf", more=IN_A_LOOP + ADD), [WHOLE]),
+        (HELD.format(where="sbuf", more=ON_DEVICE + ADD), [WHOLE]),
+        (HELD.format(where="sbuf", more=ADD_IN_PART), [WHOLE]),
+        (HELD.format(where="sbuf", more=GATHER.format(mode="error").replace("=2", "=1")), [WHOLE, (128, 1), WHOLE]),
+        (HELD.format(where="sbuf", more=GATHER.format(mode="skip")), [WHOLE, (128, 1)]),
+        (HELD.format(where=PLACED, more=ADD), [WHOLE]),
+        (HELD.format(where="shared_hbm", more="return tile"), []),
+        (CORNER.format(rows="0:128", first=0), [(128, 16)] * 2),
+        (CORNER.format(rows="0:64", first=0), [(64, 16)] * 2),
+        (CORNER.format(rows="0:64", first=8), [(64, 24)]),
+        (CORNER.format(rows="64:128", first=0), [WHOLE, WHOLE]),
+    ],
+)
+def test_a_search_begins_with_tiles_cut_to_their_use_and_one_for_each_value(
+    body: str, shapes: list[tuple[int, int]]
+) -> None:
+    kernel, rule = tree_of(_source(body), _arguments()), RotateBuffer()
+    (changed,) = prepared([rule], (kernel,))
+    made = [changed.buffers[node.buffer] for node, _ in walk(changed.body) if isinstance(node, Allocate)]
+    assert [buffer.shape for buffer in made if buffer.region.on_chip] == shapes
+    assert prepared([rule], (changed,)) == (changed,)
+    assert relative_error(outputs_of(kernel, _arguments()), changed, _arguments()) == 0
+    assert retraces(changed, _source(body), _arguments())
 
 
 def test_products_of_whole_columns_have_no_part_of_the_array() -> None:
