@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -74,16 +74,18 @@ class RotateBuffer:
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:
         """Tiles cut to what is used, each value in one of its own, and each of them as deep as it may be."""
-        made, before, reason = kernels, None, ""
+        made, reason = kernels, ""
+        before: Kernels | None = None
         keys = {int(key) for key in site.arguments} or set(kernels[-1].buffers)
         while made is not before:
-            before, changes = made, [(_cut_to_use, key) for key in sorted(keys)]
+            before = made
+            changes: list[Callable[[LoopKernel], LoopKernel]] = [partial(_cut_to_use, key=key) for key in sorted(keys)]
             for path, node in reversed(paths(made[-1].body)):
                 written = {use.access.buffer for use in uses((node,)) if use.access.access == "w"}
-                changes += [(_value_apart, key, path) for key in sorted(keys & written)]
-            for change, *arguments in changes:
+                changes += [partial(_value_apart, path=path, key=key) for key in sorted(keys & written)]
+            for change in changes:
                 try:
-                    made = everywhere(change, made, *arguments)
+                    made = everywhere(change, made)
                 except Refused as refused:
                     reason = str(refused)
             keys |= made[-1].buffers.keys() - before[-1].buffers.keys()
@@ -120,7 +122,7 @@ def _cut_to_use(kernel: LoopKernel, key: int) -> LoopKernel:
         if access.buffer != key:
             return access
         (_, rows), *free = access.pattern
-        free = [(step, min(count, shape[1])) for step, count in free]
+        free = [(step, min(count, shape[1]) if step else count) for step, count in free]
         return replace(access, pattern=((shape[1], min(rows, shape[0])), *free))
 
     buffers = {**kernel.buffers, key: replace(buffer, shape=shape)}
@@ -138,7 +140,7 @@ def _reached(use: Use, buffer: Buffer) -> tuple[int, int]:
     (stride, partitions), *free = access.pattern
     low, high = access.offset.bounds(ranges_of(use.around))
     columns = high + 1 + sum(step * (count - 1) for step, count in free)
-    in_order = stride == row and all(step > 0 for step, _ in free) and low >= 0 and columns <= row
+    in_order = stride == row and all(step >= 0 for step, _ in free) and low >= 0 and columns <= row
     if not in_order or access.dtype != buffer.dtype or access.indirection is not None:
         raise Refused(f"line {use.node.line} takes the tile in another form")
     return partitions, columns
@@ -167,7 +169,7 @@ def _fills(node: Node, key: int, buffer: Buffer) -> bool:
     return any(covers(access, buffer) for access in mine) and all(access.access == "w" for access in mine)
 
 
-def _value_apart(kernel: LoopKernel, key: int, path: Path) -> LoopKernel:
+def _value_apart(kernel: LoopKernel, path: Path, key: int) -> LoopKernel:
     """What is written from that statement on, where nothing takes what was there before, in another buffer. Raises
     Refused."""
     _check_free(kernel, key)
