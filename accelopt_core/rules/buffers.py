@@ -54,7 +54,8 @@ class DropMemset:
 
 
 class RotateBuffer:
-    """A buffer for each pass: the compiler has as many in flight as fit, and no pass waits for another's readers."""
+    """A buffer for each pass and each value: the compiler has as many in flight as fit, and nothing waits for the
+    readers of what was there."""
 
     name = "rotate-buffers"
 
@@ -70,7 +71,7 @@ class RotateBuffer:
         yield from found
 
     def preparation(self, kernel: LoopKernel) -> Site:
-        return Site(self.name, (), (), "a tile for each pass wherever passes fill it anew")
+        return Site(self.name, (), (), "a tile for each pass and each value, wherever they fill it anew")
 
     def together(self, kernels: Kernels, site: Site) -> Kernels:
         """Tiles cut to what is used, each value in one of its own, and each of them as deep as it may be."""

@@ -706,6 +706,15 @@ def test_a_search_begins_with_tiles_cut_to_their_use_and_one_for_each_value(
     assert retraces(changed, _source(body), _arguments())
 
 
+def test_a_value_has_a_tile_of_its_own_where_it_may_at_every_shape() -> None:
+    source = _source(HELD.format(where="sbuf", more=ADD.replace("=tile", "=tile[:, 0 : w.shape[1]]")))
+    x, w = _arguments()
+    in_part, whole = (tree_of(source, [x, each]) for each in (w[:, 0:32], w))
+    rule = RotateBuffer()
+    assert prepared([rule], (whole,)) != (whole,)
+    assert prepared([rule], (in_part, whole)) == (in_part, whole)
+
+
 def test_products_of_whole_columns_have_no_part_of_the_array() -> None:
     kernel = tree_of(_source(SHARED.format(rows=128, more="")), _arguments())
     assert not accepted("share-array", kernel)
