@@ -3,8 +3,8 @@
 Most take the reference's own inputs and change the floating arrays among them, so that shapes, dtypes, integers and
 numbers stay what the task says, and what is never negative stays so. A shortcut that is right for standard normal
 inputs alone (no maximum subtracted, no epsilon, no weight decay, a variance by E[x^2] - E[x]^2) is wrong for one of
-them. Two set magnitudes by target and not by factor: 100 to 200, where exp(x) no longer fits float32 and exp(-x) is
-denormal. The last two change what the others leave as it is, within its domain (`domains`).
+them. Two set magnitudes by target and not by factor: 150 to 200, where neither exp(x) nor exp(-x) fits float32. The
+last two change what the others leave as it is, within its domain (`domains`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from accelopt_core.judging.domains import Kind, Movement, is_floating, moved_inputs
 from accelopt_core.task import COMPLEMENT, DISTRIBUTIONS, DOMAIN, REFERENCE
 
-PEAK = (100.0, 200.0)
+PEAK = (150.0, 200.0)
 """Between which the largest magnitude of an array lies where it is set."""
 
 ORDERS = 4
@@ -67,8 +67,13 @@ def _zero_rows(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
 
 
 def _peaks(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """The same values, the largest 100 to 200."""
-    return array * (draw.uniform(*PEAK) / _largest(array))
+    """One row in eight with its largest at 150 to 200, the others as they are.
+
+    Of each array other rows: where all are large at once, what they make is often beyond float32, and nothing shows.
+    """
+    rows = _rows(array)
+    changed = rows * (draw.uniform(*PEAK) / _largest(rows, axis=1))
+    return np.where(_one_in_eight(len(rows), draw)[:, None], changed, rows).reshape(array.shape)
 
 
 def _scaled_rows(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
@@ -93,12 +98,12 @@ def _spread(array: np.ndarray) -> float:
 
 
 def _mixed(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """All of the others in one draw, row by row, at scales that differ by four orders; the largest 100 to 200.
+    """All of the others in one draw, row by row, at scales that differ by four orders; the largest 150 to 200.
 
     Each row is as it is, of one sign, heavy-tailed, constant, with zeros mixed in or far from zero beside its spread;
     one row in eight reaches the peak.
     """
-    rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(-1, 1)
+    rows = _rows(array)
     kinds = draw.integers(0, 7, len(rows))[:, None]
     changed = np.where(kinds == 1, np.abs(rows), rows)
     if array.min() < 0:  # what is never negative stays so
@@ -108,9 +113,20 @@ def _mixed(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     changed = np.where((kinds == 5) & (draw.random(rows.shape, np.float32) < 0.3), 0, changed)
     changed = np.where(kinds == 6, rows + OFFSET * _spread(array), changed)
     scales = 10.0 ** draw.uniform(-ORDERS, 0, (len(rows), 1))
-    scales[draw.random(len(rows)) < 1 / 8] = 1
-    scales[draw.integers(len(rows))] = 1
+    scales[_one_in_eight(len(rows), draw)] = 1
     return (changed * (draw.uniform(*PEAK) * scales / _largest(changed, axis=1))).reshape(array.shape)
+
+
+def _rows(array: np.ndarray) -> np.ndarray:
+    """[rows, columns]; each element of a vector is a row."""
+    return array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(-1, 1)
+
+
+def _one_in_eight(count: int, draw: np.random.Generator) -> np.ndarray:
+    """bool [count], one at least."""
+    chosen = draw.random(count) < 1 / 8
+    chosen[draw.integers(count)] = True
+    return chosen
 
 
 def _largest(array: np.ndarray, axis: int | None = None) -> np.ndarray:
