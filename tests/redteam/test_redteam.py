@@ -23,8 +23,9 @@ from infra.targets.over_ssh import SshTarget
 from tests.e2e import kernels
 from tests.processes import PATIENCE_S, eventually, limits_s, running
 from tests.redteam.attacks import ATTACKS, EVERY_FILE, KERNELS, NAMES, PROGRAM, SECRET, source_of
+from tests.redteam.far import judge_over_ssh
 from tests.slow import quick
-from tests.ssh.server import make_sshd, processes_mentioning
+from tests.ssh.server import processes_mentioning
 
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0, 21))
 LIMITS = EvaluationLimits(compile_timeout_s=2.5)
@@ -53,10 +54,6 @@ def here() -> Iterator[LocalTarget]:
         target.close()
 
 
-AT_ONCE = 4
-"""Candidates judged side by side over there: most of them only wait for their time limit."""
-
-
 @dataclass(frozen=True)
 class Session:
     """What became of every hostile candidate in one session over SSH, and of what came after them."""
@@ -71,32 +68,14 @@ class Session:
 def far(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Session:
     """All that this run of the tests asks for, over one connection to one server, in one session."""
     names = [name for name in NAMES if any(f"over_ssh[{name}]" in item.nodeid for item in request.session.items)]
-    server, root = make_sshd(tmp_path_factory.mktemp("ssh")), tmp_path_factory.mktemp("far")
-    server.trust()
-    server.start()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ANTHROPIC_API_KEY", SECRET)
-        target = SshTarget(
-            server.destination,
-            machine="trn2",
-            remote_simulator=True,
-            remote_python=sys.executable,
-            settings=server.settings,
-            root=str(root),
-            cores=range(AT_ONCE),
-        )
-        try:
-            assert isinstance(judged(target, HONEST), Measured)
-            connection = server.connections()
-            with ThreadPoolExecutor(target.width) as threads:
-                verdicts = dict(
-                    zip(names, threads.map(lambda name: judged(target, source_of(name), limits=LIMITS), names))
-                )
-            assert server.connections() == connection, "the link dropped"
-            honest = judged(target, HONEST)
-        finally:
-            target.close()
-            server.stop()
+    with judge_over_ssh(tmp_path_factory) as far:
+        target, server, root = far.target, far.server, far.root
+        assert isinstance(judged(target, HONEST), Measured)
+        connection = server.connections()
+        with ThreadPoolExecutor(target.width) as threads:
+            verdicts = dict(zip(names, threads.map(lambda name: judged(target, source_of(name), limits=LIMITS), names)))
+        assert server.connections() == connection, "the link dropped"
+        honest = judged(target, HONEST)
     jobs = tuple(path.name for path in (root / "jobs").iterdir())
     return Session(verdicts, honest, (*running(PROGRAM), *processes_mentioning(str(root))), jobs)
 

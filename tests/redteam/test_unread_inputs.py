@@ -184,13 +184,17 @@ def references() -> ReferenceCache:
     return ReferenceCache(None)
 
 
-def judged(task: Task, source: str, original: str | None = None, seed: int = 7) -> Evaluation:
-    request = EvaluationRequest(
+def request_of(task: Task, source: str, original: str | None = None, seed: int = 7) -> EvaluationRequest:
+    return EvaluationRequest(
         replace(task, seeds=(0,)),
         Candidate("c", source, "input"),
         extra_seeds=(seed,),
         original=None if original is None else Candidate("i", original),
     )
+
+
+def judged(task: Task, source: str, original: str | None = None, seed: int = 7) -> Evaluation:
+    request = request_of(task, source, original, seed)
     with np.errstate(all="ignore"), contextlib.redirect_stdout(io.StringIO()):
         return judge(request, toolchain(), lambda step, detail: None, references())
 
