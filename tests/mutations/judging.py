@@ -37,8 +37,16 @@ class Fate(Enum):
     CAUGHT = "caught"
     NO_KERNEL = "does not compile"
     EQUIVALENT = "equivalent"
-    """The same bits as the honest kernel on every draw: there is nothing to catch."""
+    """There is nothing to catch: the same bits as the honest kernel on every draw, or the same before rounding."""
     SURVIVED = "survived"
+
+
+EQUAL_BEFORE_ROUNDING = {
+    "bmm_softmax after steps: shifted input 0": "0.01 added to all of rhs adds one number to each row of scores, and a "
+    "softmax takes it out",
+    "gqa_full after steps: shifted input 0": "the same of k",
+}
+"""Mutants by name, and why no judge can tell them from another honest kernel."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,8 @@ def judged(mutant: Mutant, cache_folder: Path) -> Verdict:
             return Verdict(mutant, Fate.CAUGHT, explain(result))
         if same_as_base(mutant.base, mutant.source):
             return Verdict(mutant, Fate.EQUIVALENT, "the same bits on every draw")
+        if mutant.name in EQUAL_BEFORE_ROUNDING:
+            return Verdict(mutant, Fate.EQUIVALENT, EQUAL_BEFORE_ROUNDING[mutant.name])
     return Verdict(mutant, Fate.SURVIVED, explain(result))
 
 

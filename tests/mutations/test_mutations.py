@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from accelopt_core.judging.verification import Reference
 from tests.mutations.bases import bases
 from tests.mutations.corpus import Mutant, corpus
 from tests.mutations.honest import HONEST, refusals
-from tests.mutations.judging import Fate, Verdict, judged
+from tests.mutations.judging import EQUAL_BEFORE_ROUNDING, Fate, Verdict, judged, small
 from tests.mutations.operators import MUST_ALL_BE_CAUGHT, OPERATORS
 
 QUICK = [m for m in corpus(("silu", "silu on two cores", "bmm")) if m.number == 0]
@@ -32,6 +34,17 @@ SURVIVORS: dict[str, str] = {
 def test_a_wrong_kernel_is_caught(mutant: Mutant, tmp_path: Path) -> None:
     verdict = judged(mutant, tmp_path)
     assert verdict.fate is not Fate.SURVIVED, f"{mutant.instead}: {verdict.why}"
+
+
+@pytest.mark.parametrize("name", ["bmm_softmax", "gqa_full"])
+def test_a_softmax_takes_out_what_is_added_to_all_of_one_factor(name: str) -> None:
+    """So the mutants that are said to be equal before rounding are."""
+    task = small(name)
+    reference = Reference(task, task.full)
+    first, second, *rest = (each.astype(float) for each in reference.inputs(0))
+    (own,), (moved,) = (reference.expected([first, second + by, *rest]) for by in (0.0, 0.01))
+    assert np.allclose(own, moved, rtol=1e-9, atol=1e-12)
+    assert {name} <= {mutant.split(" ")[0] for mutant in EQUAL_BEFORE_ROUNDING}
 
 
 @pytest.mark.slow
