@@ -58,31 +58,7 @@ float8_e5m2_x4 = DType("float8_e5m2_x4", np.uint32, False, since=4)
 float8_e4m3fn_x4 = DType("float8_e4m3fn_x4", np.uint32, False, since=4)
 float4_e2m1fn_x4 = DType("float4_e2m1fn_x4", np.uint16, False, since=4)
 
-ALL: dict[str, DType] = {
-    dtype: dtype
-    for dtype in (
-        bool_,
-        int8,
-        int16,
-        int32,
-        uint8,
-        uint16,
-        uint32,
-        int64,
-        uint64,
-        float16,
-        float32,
-        bfloat16,
-        tfloat32,
-        float8_e4m3,
-        float8_e4m3fn,
-        float8_e5m2,
-        float8_e8m0fnu,
-        float8_e5m2_x4,
-        float8_e4m3fn_x4,
-        float4_e2m1fn_x4,
-    )
-}
+ALL: dict[str, DType] = {each: each for each in list(globals().values()) if isinstance(each, DType)}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL.values() if dtype != "tfloat32" and dtype.since <= SIMULATED_VERSION}
 
 

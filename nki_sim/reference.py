@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+from nki_sim.dtypes import DType
 from nki_sim.isa.generations import MODES_SINCE, SINCE
 from nki_sim.lint import COMMON, VERSIONS, check_source
 from nki_sim.lint.kernel_source import KernelSource
@@ -21,6 +22,7 @@ from nki_sim.lint.lifetimes import current_in
 from nki_sim.lint.name_rules import signature_text
 from nki_sim.machine import SIMULATED_VERSION, Machine
 from nki_sim.machine import machine as known_machine
+from nki_sim.memory import MemoryRegion
 from nki_sim.nki import isa, language
 from nki_sim.nki.language.ops import OP_TOKENS, OPS, tile_function
 from nki_sim.nki.language.tile_size import TileSize
@@ -196,8 +198,8 @@ def _language(used: set[str], core: Machine, versions: Sequence[str]) -> str:
         for name in dir(language)
         if not name.startswith("_") and (f"nki.language.{name}" in used or current_in(f"nki.language.{name}", versions))
     ]
-    dtypes = [name for name in names if isinstance(getattr(language, name, None), language.DType)]
-    buffers = [name for name in names if isinstance(getattr(language, name, None), language.MemoryRegion)]
+    dtypes = [name for name in names if isinstance(getattr(language, name, None), DType)]
+    buffers = [name for name in names if isinstance(getattr(language, name, None), MemoryRegion)]
     lines = [
         *_dtypes(dtypes, core),
         f"- buffers: {', '.join(buffers)}",

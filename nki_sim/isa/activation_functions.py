@@ -24,18 +24,6 @@ def _copy(x: Array, out: Array) -> None:
         out[...] = x
 
 
-def _exp(x: Array, out: Array) -> None:
-    np.exp(x, out=out)
-
-
-def _log(x: Array, out: Array) -> None:
-    np.log(x, out=out)
-
-
-def _sqrt(x: Array, out: Array) -> None:
-    np.sqrt(x, out=out)
-
-
 def _rsqrt(x: Array, out: Array) -> None:
     np.sqrt(x, out=out)
     np.divide(_ONE, out, out=out)
@@ -51,22 +39,6 @@ def _square(x: Array, out: Array) -> None:
 
 def _relu(x: Array, out: Array) -> None:
     np.maximum(x, np.float32(0), out=out)
-
-
-def _abs(x: Array, out: Array) -> None:
-    np.abs(x, out=out)
-
-
-def _sign(x: Array, out: Array) -> None:
-    np.sign(x, out=out)
-
-
-def _tanh(x: Array, out: Array) -> None:
-    np.tanh(x, out=out)
-
-
-def _arctan(x: Array, out: Array) -> None:
-    np.arctan(x, out=out)
 
 
 def _sin(x: Array, out: Array) -> None:
@@ -235,18 +207,18 @@ FUNCTIONS: dict[str, Function] = {
     "gelu_apprx_sigmoid_dx": _gelu_sigmoid_dx,
     "silu": _silu,
     "silu_dx": _silu_dx,
-    "tanh": _tanh,
+    "tanh": np.tanh,
     "softplus": _softplus,
     "mish": _mish,
     "erf": _erf,
     "erf_dx": _erf_dx,
-    "exp": _exp,
-    "log": _log,
+    "exp": np.exp,
+    "log": np.log,
     "sin": _sin,
-    "arctan": _arctan,
-    "sqrt": _sqrt,
+    "arctan": np.arctan,
+    "sqrt": np.sqrt,
     "rsqrt": _rsqrt,
     "reciprocal": _reciprocal,
-    "sign": _sign,
-    "abs": _abs,
+    "sign": np.sign,
+    "abs": np.abs,
 }

@@ -102,52 +102,10 @@ def _activated(name: str) -> Callable[..., NkiTensor]:
     return function
 
 
-for _name in [
-    "add",
-    "subtract",
-    "multiply",
-    "maximum",
-    "minimum",
-    "power",
-    "equal",
-    "not_equal",
-    "less",
-    "less_equal",
-    "greater",
-    "greater_equal",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "left_shift",
-    "right_shift",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-]:
-    globals()[_name] = _binary(_name)
-
-for _name in [
-    "exp",
-    "log",
-    "sqrt",
-    "tanh",
-    "sigmoid",
-    "relu",
-    "gelu",
-    "gelu_dx",
-    "gelu_apprx_tanh",
-    "gelu_apprx_sigmoid",
-    "gelu_apprx_sigmoid_dx",
-    "silu",
-    "silu_dx",
-    "softplus",
-    "mish",
-    "erf",
-    "erf_dx",
-    "arctan",
-    "sign",
-    "square",
-]:
+for _name, _alu in ops.ALU.items():  # what is defined again below is another lowering
+    if not _alu.unary:
+        globals()[_name] = _binary(_name)
+for _name in ops.ACTIVATIONS:
     globals()[_name] = _activated(_name)
 
 

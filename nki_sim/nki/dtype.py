@@ -1,47 +1,9 @@
 """`nki.dtype`: element types under NumPy-like names."""
 
-from nki_sim.dtypes import (
-    bfloat16,
-    bool_,
-    float4_e2m1fn_x4,
-    float8_e4m3,
-    float8_e4m3fn,
-    float8_e4m3fn_x4,
-    float8_e5m2,
-    float8_e5m2_x4,
-    float8_e8m0fnu,
-    float16,
-    float32,
-    int8,
-    int16,
-    int32,
-    int64,
-    tfloat32,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
+from nki_sim.dtypes import ALL
 
-__all__ = [
-    "bfloat16",
-    "bool_",
-    "float16",
-    "float32",
-    "float4_e2m1fn_x4",
-    "float8_e4m3",
-    "float8_e4m3fn",
-    "float8_e4m3fn_x4",
-    "float8_e5m2",
-    "float8_e5m2_x4",
-    "float8_e8m0fnu",
-    "int16",
-    "int32",
-    "int64",
-    "int8",
-    "tfloat32",
-    "uint16",
-    "uint32",
-    "uint64",
-    "uint8",
-]
+TYPES = {"bool_" if name == "bool" else name: dtype for name, dtype in ALL.items()}
+"""By the names that a module has them under, where `bool` is Python's own."""
+
+globals().update(TYPES)
+__all__ = [str(name) for name in TYPES]

@@ -152,13 +152,7 @@ def _of_smaller_size(a: Arithmetic, x: Value, y: Value) -> Value:
     return a.where(a.rank(a.absolute(x)) < a.rank(a.absolute(y)), x, y)
 
 
-UNARY: dict[str, Unary] = {
-    "abs": lambda a, x: a.absolute(x),
-    "square": lambda a, x: a.square(x),
-    "relu": relu,
-    "rsqrt": rsqrt,
-    "reciprocal": lambda a, x: a.reciprocal(x),
-}
+UNARY = {name: FUNCTIONS[name] for name in ("abs", "square", "relu", "rsqrt", "reciprocal")}
 BINARY: dict[str, Binary] = {
     "add": lambda a, x, y: a.add(x, y),
     "subtract": lambda a, x, y: a.subtract(x, y),

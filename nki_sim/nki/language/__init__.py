@@ -4,32 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from nki_sim.dtypes import (
-    DType,
-    bfloat16,
-    bool_,
-    float4_e2m1fn_x4,
-    float8_e4m3,
-    float8_e4m3fn,
-    float8_e4m3fn_x4,
-    float8_e5m2,
-    float8_e5m2_x4,
-    float8_e8m0fnu,
-    float16,
-    float32,
-    int8,
-    int16,
-    int32,
-    int64,
-    tfloat32,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
+from nki_sim.dtypes import DType, bool_
 from nki_sim.errors import NotSupported
 from nki_sim.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, alloc_blocks, alloc_tiles, blocks, tiles
 from nki_sim.memory import MemoryRegion
+from nki_sim.nki import dtype as _dtype
 from nki_sim.nki.language import ops
 from nki_sim.nki.language.creation import (
     empty_like,
@@ -66,26 +45,17 @@ hbm = MemoryRegion.hbm
 private_hbm = MemoryRegion.private_hbm
 shared_hbm = MemoryRegion.shared_hbm
 
+globals().update(_dtype.TYPES)
+_OWN = ("Any", "NotSupported", "annotations", "creation", "grid", "loops", "objects", "ops")
+__all__ = [name for name in sorted(globals()) if not name.startswith("_") and name not in _OWN]
 globals().update(ops.OPS)
 
 _TILE_FUNCTIONS = frozenset(
-    [
-        "load",
-        "store",
-        "load_transpose2d",
-        "softmax",
-        "rms_norm",
-        "where",
-        "dropout",
-        "rand",
-        "random_seed",
-        "expand_dims",
-        "broadcast_to",
-        "transpose",
-        "matmul",
-        "gather_flattened",
-    ]
-)
+    {
+        "load", "store", "load_transpose2d", "softmax", "rms_norm", "where", "dropout", "rand", "random_seed",
+        "expand_dims", "broadcast_to", "transpose", "matmul", "gather_flattened",
+    }
+)  # fmt: skip
 """Functions on tiles that are not op tokens; the instruction set's package lowers them."""
 
 _GONE = {
@@ -119,70 +89,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_TILE_FUNCTIONS, *_SAME_AS_PYTHON})
-
-
-__all__ = [
-    "DType",
-    "DynamicSlice",
-    "MemoryRegion",
-    "NKIObject",
-    "NkiBlockGrid",
-    "NkiGrid",
-    "NkiTensor",
-    "NkiTileGrid",
-    "affine_range",
-    "alloc_blocks",
-    "alloc_tiles",
-    "bfloat16",
-    "blocks",
-    "bool_",
-    "device_print",
-    "ds",
-    "dynamic_range",
-    "empty_like",
-    "float16",
-    "float32",
-    "float4_e2m1fn_x4",
-    "float8_e4m3",
-    "float8_e4m3fn",
-    "float8_e4m3fn_x4",
-    "float8_e5m2",
-    "float8_e5m2_x4",
-    "float8_e8m0fnu",
-    "fori_loop",
-    "full",
-    "hbm",
-    "int16",
-    "int32",
-    "int64",
-    "int8",
-    "is_hbm",
-    "is_on_chip",
-    "is_psum",
-    "is_sbuf",
-    "ndarray",
-    "no_reorder",
-    "num_programs",
-    "ones",
-    "par_dim",
-    "private_hbm",
-    "program_id",
-    "program_ndim",
-    "psum",
-    "sbuf",
-    "sequential_range",
-    "shared_constant",
-    "shared_hbm",
-    "shared_identity_matrix",
-    "static_range",
-    "tfloat32",
-    "tile_size",
-    "tiles",
-    "uint16",
-    "uint32",
-    "uint64",
-    "uint8",
-    "while_loop",
-    "zeros",
-    "zeros_like",
-]

@@ -10,6 +10,7 @@ import numpy as np
 
 from nki_sim.dtypes import as_dtype, uint8
 from nki_sim.errors import NkiValidationError
+from nki_sim.isa import dma, shared
 from nki_sim.machine import ISA
 from nki_sim.memory import MemoryRegion
 from nki_sim.session import current
@@ -46,21 +47,19 @@ def full(
     shape: tuple[int, ...], fill_value: Any, dtype: Any, buffer: Any = MemoryRegion.sbuf, name: str = ""
 ) -> NkiTensor:
     """A new tensor filled with `fill_value`: a memset on chip; through an SBUF tile and DMA in HBM."""
-    from nki_sim.nki import isa as nisa  # isa is complete only after this module
-
     tensor = ndarray(shape, dtype, buffer, name)
     if tensor.storage.on_chip:
-        nisa.memset(dst=tensor, value=fill_value)
+        shared.memset(dst=tensor, value=fill_value)
         return tensor
     total = prod(tensor.shape)
     columns = next(n for n in range(min(total, _FILL_COLUMNS), 0, -1) if total % n == 0)
     rows = total // columns
     tile = ndarray((min(rows, ISA.partitions), columns), dtype)
-    nisa.memset(dst=tile, value=fill_value)
+    shared.memset(dst=tile, value=fill_value)
     flat = tensor.reshape((rows, columns))
     for start in range(0, rows, ISA.partitions):
         count = min(ISA.partitions, rows - start)
-        nisa.dma_copy(dst=flat[start : start + count, :], src=tile[0:count, :])
+        dma.dma_copy(dst=flat[start : start + count, :], src=tile[0:count, :])
     return tensor
 
 
@@ -106,11 +105,9 @@ def shared_constant(constant: Any) -> NkiTensor:
 
 def shared_identity_matrix(n: int, dtype: Any = uint8, dst: NkiTensor | None = None) -> NkiTensor:
     """An n by n identity matrix in SBUF (n at most 128), loaded from a constant in HBM."""
-    from nki_sim.nki import isa as nisa
-
     constant = shared_constant(np.eye(n).astype(as_dtype(dtype).numpy))
     tile = ndarray((n, n), dtype) if dst is None else dst
-    nisa.dma_copy(dst=tile, src=constant)
+    dma.dma_copy(dst=tile, src=constant)
     return tile
 
 
