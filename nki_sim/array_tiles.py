@@ -43,10 +43,9 @@ def _all_fit(program: Program, tiled: np.ndarray) -> bool:
         for operand in template.operands
         for first, end in [_span(template, operand) if is_tiled else (0, 0)]
     ]
-    bases = np.cumsum([0, *[len(template.operands) for template in program.templates]])[:-1]
     at = np.flatnonzero(tiled[program.template_ids[program.operand_rows]])
-    rows, buffers = program.operand_rows[at], program.operand_data[at, 0]
-    lows, highs = np.array(within, np.int64)[bases[program.template_ids[rows]] + at - program.operand_starts[rows]].T
+    buffers = program.operand_data[at, 0]
+    lows, highs = np.array(within, np.int64)[program.operand_numbers[at]].T
     count = len(program.allocations)
     lowest, highest = np.full(count, np.iinfo(np.int64).min), np.full(count, np.iinfo(np.int64).max)
     np.maximum.at(lowest, buffers, lows)

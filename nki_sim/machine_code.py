@@ -46,7 +46,10 @@ _TYPES = {
 }  # fmt: skip
 """Annotation to Numba's name of the type; `[::1]` is an array in one piece."""
 
-TEXTS = ("region_lists", "compiler.place_waits", "compiler.spill_walk", "compiler.work_order", "list_scheduler")
+TEXTS = (
+    "region_lists", "compiler.renames", "compiler.place_waits", "compiler.spill_walk", "compiler.work_order",
+    "list_scheduler",
+)  # fmt: skip
 """The files of this package that hold functions under `@jit`. None of them may call such a function of another file:
 Numba asks only a function's own file whether what it keeps is still valid."""
 

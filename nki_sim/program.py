@@ -9,7 +9,7 @@ operand). A program can be stored, shipped, executed on arrays and timed without
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from math import prod
@@ -280,19 +280,15 @@ class Program:
         first_copy = np.full(len(self) + 1 if self.edges else 0, -1, np.int64)
         if self.edges:
             first_copy[order[::-1]] = np.arange(len(order))[::-1]
-        changed = {
-            "template_ids": self.template_ids[order],
-            "operand_starts": starts,
-            "operand_data": data,
-            "edges": tuple(
-                Edge(int(first_copy[edge.before]), int(first_copy[edge.after]))
-                for edge in self.edges
-                if first_copy[edge.before] >= 0 and first_copy[edge.after] >= 0
-            ),
-            "loops": (),
-            "marks": NO_MARKS,
-        }
-        return Program(**{f.name: changed.get(f.name, getattr(self, f.name)) for f in fields(Program)})
+        edges = tuple(
+            Edge(int(first_copy[edge.before]), int(first_copy[edge.after]))
+            for edge in self.edges
+            if first_copy[edge.before] >= 0 and first_copy[edge.after] >= 0
+        )
+        ids = self.template_ids[order]
+        return replace(
+            self, template_ids=ids, operand_starts=starts, operand_data=data, edges=edges, loops=(), marks=NO_MARKS
+        )
 
     @cached_property
     def sites(self) -> Sites:
@@ -320,14 +316,16 @@ class Program:
         """int64 [operands]: the row that each belongs to."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.operand_starts))
 
+    @cached_property
+    def operand_numbers(self) -> np.ndarray:
+        """int64 [operands]: which operand of a template each is, among those of all templates."""
+        rows = self.operand_rows
+        ids = self.template_ids[rows]
+        return self.operand_table[0][ids] + np.arange(len(rows)) - self.operand_starts[:-1][rows]
+
     def of_operands(self, values: Sequence[Sequence[int]]) -> np.ndarray:
         """int64 [operands]: for every operand of the stream, its template's value for it."""
-        flat = np.fromiter((value for each in values for value in each), np.int64)
-        bases = np.cumsum([0] + [len(each) for each in values])[:-1]
-        rows = self.operand_rows
-        if not len(rows):
-            return np.zeros(0, np.int64)
-        return flat[bases[self.template_ids[rows]] + np.arange(len(rows)) - self.operand_starts[:-1][rows]]
+        return np.fromiter((value for each in values for value in each), np.int64)[self.operand_numbers]
 
     @property
     def stream(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -344,7 +342,12 @@ class Program:
     @cached_property
     def writes(self) -> np.ndarray:
         """bool [operands]: is it written?"""
-        return self.of_operands([[o.access != "r" for o in t.operands] for t in self.templates]).astype(np.bool_)
+        return self.operand_table[1][self.operand_numbers]
+
+    @property
+    def written(self) -> np.ndarray:
+        """bool [allocations]: does some instruction write it?"""
+        return np.bincount(self.operand_data[self.writes, 0], minlength=len(self.allocations)) > 0
 
     @cached_property
     def uses(self) -> Uses:

@@ -6,6 +6,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,27 +38,13 @@ def trace(kernel: Any, *arguments: Any, machine: str | None = None, **keywords: 
         tracer = Tracer(machine or target_machine(), numbers=False, core=core, cores=cores)
         tracer.configuration = _configuration(kernel)
         result, inputs = _call(tracer, function, arguments, keywords, schedule)
-        outputs = _outputs(tracer, result, inputs)
-        code = getattr(function, "__code__", None)
-        program = tracer.program(
-            getattr(function, "__name__", "kernel"),
-            [tensor for tensor, _ in inputs],
-            outputs,
-            isinstance(result, (tuple, list)),
-            code.co_filename if code is not None else "",
-        )
+        name, code = getattr(function, "__name__", "kernel"), getattr(function, "__code__", None)
+        program = _traced(tracer, result, inputs, name, code.co_filename if code is not None else "")
         check_array_tiles(program)
         check_in_place(program)
         check_capacity(program, may_spill=_may_spill(kernel))
         programs.append(program)
-    first = programs[0]
-    return first if len(programs) == 1 else _with_peers(first, programs[1:])
-
-
-def _with_peers(program: Program, peers: Sequence[Program]) -> Program:
-    """A copy; dataclasses.replace would not keep the numpy fields apart from their caches any better."""
-    fields = {name: getattr(program, name) for name in program.__dataclass_fields__}
-    return Program(**{**fields, "peers": tuple(peers)})
+    return programs[0] if len(programs) == 1 else replace(programs[0], peers=tuple(programs[1:]))
 
 
 def simulate(kernel: Any, machine: str | None = None) -> Callable[..., Any]:
@@ -80,18 +67,17 @@ def simulate(kernel: Any, machine: str | None = None) -> Callable[..., Any]:
         else:
             meeting.run([_job(results, t, function, arguments, keywords, schedule) for t in tracers])
         for tracer, (result, inputs) in zip(tracers, results):
-            _outputs(tracer, result, inputs)
-            program = tracer.program("kernel", [], [], False, "")
+            program = _traced(tracer, result, inputs, "kernel", "")
             check_array_tiles(program)
             check_in_place(program)
             check_capacity(program, may_spill=_may_spill(kernel))
-            changed = tracer.written()
+            written = program.written
             for tensor, original in inputs:
-                if tensor.storage.allocation.id in changed:
+                if written[tensor.storage.allocation.id]:
                     torch_arrays.update(original, whole(tensor.storage).array())
         result, inputs = results[0]
         torch = any(torch_arrays.is_torch(original) for _, original in inputs)
-        arrays = [_result(tensor) for tensor in _outputs(tracers[0], result, inputs)]
+        arrays = [_result(tensor) for tensor in _returned(result)]
         values = [torch_arrays.to_torch(array) if torch else array for array in arrays]
         if isinstance(result, (tuple, list)):
             return tuple(values)
@@ -222,23 +208,27 @@ def _has_tensor(value: Any) -> bool:
     return bool(fields) and not isinstance(value, type) and not callable(value) and _has_tensor(dict(fields or {}))
 
 
-def _outputs(tracer: Tracer, result: Any, inputs: Inputs) -> list[NkiTensor]:
-    """The returned tensors. Raises NkiValidationError for what a kernel cannot return."""
-    outputs = list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
-    given = {tensor.storage.allocation.id for tensor, _ in inputs}
-    written: set[int] | None = None
+def _returned(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
+
+
+def _traced(tracer: Tracer, result: Any, inputs: Inputs, name: str, file: str) -> Program:
+    """What was recorded. Raises NkiValidationError for what a kernel cannot return."""
+    outputs = _returned(result)
     for tensor in outputs:
         if not isinstance(tensor, NkiTensor):
             raise NkiValidationError(f"a kernel returns tensors in nl.shared_hbm, not {type(tensor).__name__}")
         if tensor.buffer is not MemoryRegion.shared_hbm:
             raise NkiValidationError(f"the returned {tensor!r} must be allocated with buffer=nl.shared_hbm")
-        if tensor.storage.allocation.id not in given and not tracer.cores:
-            written = tracer.written() if written is None else written
-            if tensor.storage.allocation.id not in written:
-                raise NkiValidationError(
-                    f"the returned {tensor!r} is never written (NCC_IGCA090): store it with nisa.dma_copy(dst=...)"
-                )
-    return outputs
+    given = [tensor for tensor, _ in inputs]
+    program = tracer.program(name, given, outputs, isinstance(result, (tuple, list)), file)
+    held = {tensor.storage.allocation.id for tensor in given} | set(np.flatnonzero(program.written).tolist())
+    for tensor in outputs:
+        if tensor.storage.allocation.id not in held and not tracer.cores:
+            raise NkiValidationError(
+                f"the returned {tensor!r} is never written (NCC_IGCA090): store it with nisa.dma_copy(dst=...)"
+            )
+    return program
 
 
 class _Meeting:

@@ -250,17 +250,6 @@ class Tracer:
                         )
                 self.add_edge(self.named[before][0], self.named[after][0])
 
-    def written(self) -> set[int]:
-        """Numbers of the buffers that some instruction writes."""
-        starts = np.cumsum([0, *[len(t.operands) for t in self.templates]])
-        writes = np.array([o.access != "r" for t in self.templates for o in t.operands], np.bool_)
-        ids = np.array(self.template_ids, np.int64)
-        buffers = np.array(self.operand_data, np.int64)[::2]
-        counts = np.diff(starts)[ids] if len(ids) else np.zeros(0, np.int64)
-        first = np.repeat(np.cumsum(counts) - counts, counts)
-        which = np.repeat(starts[ids], counts) + np.arange(len(buffers)) - first
-        return set(np.flatnonzero(np.bincount(buffers[writes[which]])).tolist()) if len(ids) else set()
-
     def program(
         self,
         kernel_name: str,

@@ -9,7 +9,7 @@ what is left out: where TensorE would become cold or warm there, or transfers wo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -117,12 +117,8 @@ def shorten(program: Program, machine: Machine) -> Shortened | None:
     starts = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     a, b = int(program.operand_starts[cut_from]), int(program.operand_starts[cut_to])
-    changed = {
-        "template_ids": program.template_ids[rows],
-        "operand_starts": starts,
-        "operand_data": np.concatenate((program.operand_data[:a], program.operand_data[b:])),
-    }
-    shorter = Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
+    data = np.concatenate((program.operand_data[:a], program.operand_data[b:]))
+    shorter = replace(program, template_ids=program.template_ids[rows], operand_starts=starts, operand_data=data)
     shorter.__dict__["sites"] = program.sites  # of the same buffers
     return Shortened(shorter, found.start, found.period, kept, found.count - kept)
 

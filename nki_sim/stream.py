@@ -64,11 +64,7 @@ class _Rows:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._operands = [(t, o, s) for t in program.templates for o, s in zip(t.operands, _slots(t))]
-        counts = np.array([len(t.operands) for t in program.templates], np.int64)
-        first = np.cumsum(counts) - counts
-        self._rows = program.operand_rows
-        places = np.arange(len(self._rows)) - program.operand_starts[self._rows]
-        self._which = first[program.template_ids[self._rows]] + places
+        self._rows, self._which = program.operand_rows, program.operand_numbers
         self._buffers, self._offsets = program.operand_data[:, 0], program.operand_data[:, 1]
 
     def check_places(self) -> None:

@@ -51,15 +51,10 @@ class _Touches:
 
     def __init__(self, program: Program) -> None:
         operands = [operand for template in program.templates for operand in template.operands]
-        bases = np.cumsum([0, *[len(template.operands) for template in program.templates]])[:-1]
-        counts = np.diff(program.operand_starts)
-        begins_at = bases[program.template_ids] - program.operand_starts[:-1]
-        which = np.arange(len(program.operand_data)) + np.repeat(begins_at, counts)
+        which, counts = program.operand_numbers, np.diff(program.operand_starts)
         buffers = program.operand_data[:, 0]
-        written = np.zeros(len(program.allocations), np.bool_)
-        written[buffers[np.array([o.access != "r" for o in operands], np.bool_)[which]]] = True
         on_chip = program.sites.each(lambda a: a.region.on_chip) == 1
-        at = np.flatnonzero((written | on_chip)[buffers])
+        at = np.flatnonzero((program.written | on_chip)[buffers])
         """Whoever only reads what nobody writes waits for nobody."""
         self.rows = np.repeat(np.arange(len(program)), counts)[at]
         self.slots = at - program.operand_starts[self.rows]

@@ -11,6 +11,20 @@ from nki_sim.machine_code import Bools, Ints, IntTable, jit
 
 
 @jit
+def in_order_of_touch(operands: IntTable, buffers: int, backwards: bool) -> Ints:
+    """The buffers that are touched, in the order of the first operand that is each; `backwards`: from the last
+    operand on. Of two in one row, as the row names them."""
+    seen, found, count = np.zeros(buffers, np.bool_), np.empty(buffers, np.int64), 0
+    for k in range(len(operands)):
+        buffer = operands[len(operands) - 1 - k if backwards else k, 0]
+        if not seen[buffer]:
+            seen[buffer] = True
+            found[count] = buffer
+            count += 1
+    return found[:count].copy()
+
+
+@jit
 def readers_of(
     template_ids: Ints, operand_starts: Ints, operands: IntTable, bases: Ints, writes: Bools, tensor: Bools,
     buffers: int,

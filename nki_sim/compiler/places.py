@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nki_sim.compiler.place_waits import handed_on, readers_of, waits_of
+from nki_sim.compiler.place_waits import handed_on, in_order_of_touch, readers_of, waits_of
 from nki_sim.compiler.spills import weight
 from nki_sim.machine import ISA, Machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Engine, Program
-from nki_sim.region_lists import in_turn
 from nki_sim.regions import Lists, Regions
 
 Events = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -63,7 +62,7 @@ def by_memory(program: Program, machine: Machine) -> list[tuple[MemoryRegion, in
     the order of their first use."""
     if not len(program):
         return []
-    in_order = _order(_first_touch(program), program)
+    in_order = in_order_of_touch(program.stream[2], len(program.allocations), False)
     capacities = {
         MemoryRegion.sbuf: machine.sbuf_partition_bytes,
         MemoryRegion.psum: machine.psum_banks * machine.psum_bank_bytes,
@@ -82,28 +81,6 @@ def by_memory(program: Program, machine: Machine) -> list[tuple[MemoryRegion, in
     ]
 
 
-def _first_touch(program: Program) -> np.ndarray:
-    """int64 [allocations]: the first operand of the stream that is it; -1 if none is."""
-    buffers = program.operand_data[:, 0]
-    found = np.full(len(program.allocations), -1, np.int64)
-    found[buffers[::-1]] = np.arange(len(buffers) - 1, -1, -1)  # the last assignment to an index stays
-    return found
-
-
-def _last_touch(program: Program) -> np.ndarray:
-    """As `_first_touch`, the last one."""
-    buffers = program.operand_data[:, 0]
-    found = np.full(len(program.allocations), -1, np.int64)
-    found[buffers] = np.arange(len(buffers))
-    return found
-
-
-def _order(touches: np.ndarray, program: Program) -> np.ndarray:
-    """int64: the buffers that are touched, by that operand of theirs: of two in one row, as the row names them."""
-    used = np.flatnonzero(touches >= 0)
-    return used[in_turn(touches[used], len(program.operand_data))]
-
-
 def _handed_on(program: Program, members: np.ndarray, capacity: int, by_size: bool) -> Events:
     """Of buffers without addresses (int64, in the order of their first use). `by_size`: where memory is short, a tile
     follows an older one of its size, slice by slice; else whichever died first."""
@@ -111,7 +88,7 @@ def _handed_on(program: Program, members: np.ndarray, capacity: int, by_size: bo
     sizes, size_of = np.unique(weights, return_inverse=True)
     mine = np.zeros(len(weights), np.bool_)
     mine[members] = True
-    deaths = _order(_last_touch(program), program)
+    deaths = in_order_of_touch(program.stream[2], len(program.allocations), True)[::-1]
     return handed_on(
         members, program.first_use, program.last_use, weights, size_of.reshape(-1), len(sizes), deaths[mine[deaths]],
         capacity, by_size,

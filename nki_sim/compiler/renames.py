@@ -6,11 +6,12 @@ Q099 of benchmarks/data/trn2_device: 632.7 and 633.0 us).
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 
 import numpy as np
 
 from nki_sim.machine import Machine
+from nki_sim.machine_code import Ints, IntTable, jit
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Operand, Program
 
@@ -20,36 +21,58 @@ def with_a_tile_for_each_content(program: Program, machine: Machine) -> Program:
     nothing is overwritten, or the compiler does not rename (`machine.renames_tiles`). Without device loops."""
     if not machine.renames_tiles or not len(program.operand_data):
         return program
-    sizes = program.of_operands([[_filled_bytes(operand) for operand in t.operands] for t in program.templates])
+    filled = np.array([_filled_bytes(operand) for t in program.templates for operand in t.operands], np.int64)
     free = program.sites.each(lambda a: a.nbytes if a.address is None and a.region is MemoryRegion.sbuf else -1)
-    buffers, rows = program.operand_data[:, 0], program.operand_rows
-    fills = (sizes == free[buffers]) & (program.operand_data[:, 1] == 0)
-    often = np.bincount(buffers[fills], minlength=len(program.allocations)) > 1
-    touches = np.flatnonzero(often[buffers])
-    if not len(touches):
+    touched, old, rows = renamed(*program.stream, program.operand_table[0], filled, free)
+    if not len(old):
         return program
-    touches = touches[np.argsort(buffers[touches], kind="stable")]
-    tile, row = buffers[touches], rows[touches]
-    begins = np.flatnonzero((np.diff(tile, prepend=-1) != 0) | (np.diff(row, prepend=-1) != 0))  # of an instruction
-    whole = np.logical_and.reduceat(fills[touches], begins)
-    first = np.diff(tile[begins], prepend=-1) != 0
-    renamed = whole & ~first
-    if not renamed.any():
-        return program
-    at_row = row[begins][renamed]
-    order = np.argsort(at_row, kind="stable")
-    names = np.empty(len(order), np.int64)
-    names[order] = len(program.allocations) + np.arange(len(order))
-    current = tile[begins].copy()  # by instruction: the buffer that it touches instead
-    current[renamed] = names
-    since = np.maximum.accumulate(np.where(first | renamed, np.arange(len(begins)), 0))
-    data = program.operand_data.copy()
-    data[touches, 0] = np.repeat(current[since], np.diff(np.append(begins, len(touches))))
-    old = tile[begins][renamed][order]
     allocations = program.allocations
-    more = allocations.followed_by(allocations.kinds, allocations.kind_of[old], at_row[order])
-    changed = {"operand_data": data, "allocations": more}
-    return Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
+    return replace(
+        program,
+        operand_data=np.stack((touched, program.operand_data[:, 1]), axis=1),
+        allocations=allocations.followed_by(allocations.kinds, allocations.kind_of[old], rows),
+    )
+
+
+@jit
+def renamed(
+    template_ids: Ints, operand_starts: Ints, operands: IntTable, bases: Ints, filled: Ints, free: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """(by operand, the buffer that it touches instead; by new buffer, which it stands for, and the row that fills it).
+
+    filled: by operand of a template, from `bases` on, bytes that it writes without gaps; free: by buffer, its bytes.
+    """
+    rows, buffers, count = len(template_ids), len(free), 0
+    fills, now = np.zeros(buffers, np.int64), np.full(buffers, -1, np.int64)
+    for row in range(rows):
+        base = bases[template_ids[row]] - operand_starts[row]
+        for k in range(operand_starts[row], operand_starts[row + 1]):
+            if operands[k, 1] == 0 and filled[base + k] == free[operands[k, 0]]:
+                fills[operands[k, 0]] += 1
+                count += 1
+    touched, old, at = np.empty(len(operands), np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    count = 0
+    for row in range(rows):
+        low, high = operand_starts[row], operand_starts[row + 1]
+        base = bases[template_ids[row]] - low
+        tile = -1
+        while tile < buffers:  # those that are overwritten, in the order of their numbers
+            following, whole = buffers, True
+            for k in range(low, high):
+                buffer = operands[k, 0]
+                if buffer == tile:
+                    whole = whole and operands[k, 1] == 0 and filled[base + k] == free[tile]
+                elif tile < buffer < following and fills[buffer] > 1:
+                    following = buffer
+            if tile >= 0 and now[tile] < 0:
+                now[tile] = tile
+            elif tile >= 0 and whole:
+                now[tile], old[count], at[count] = buffers + count, tile, row
+                count += 1
+            tile = following
+        for k in range(low, high):
+            touched[k] = now[operands[k, 0]] if fills[operands[k, 0]] > 1 else operands[k, 0]
+    return touched, old[:count].copy(), at[:count].copy()
 
 
 def _filled_bytes(operand: Operand) -> int:

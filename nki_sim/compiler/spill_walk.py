@@ -27,6 +27,30 @@ ROWS, OPERANDS, BUFFERS, TURNS, TILES, FREE = range(6)
 
 
 @jit
+def mirrors_of(
+    template_ids: Ints, operand_starts: Ints, operands: IntTable, bases: Ints, writes: Bools, source_at: Ints,
+    buffers: int,
+) -> Bools:  # fmt: skip
+    """As spills._mirrors. `source_at`: by template, which operand it copies from HBM, -1 where it copies none; the
+    others as for region_lists.regions_of."""
+    written = np.zeros(buffers, np.bool_)
+    for row in range(len(template_ids)):
+        base = bases[template_ids[row]] - operand_starts[row]
+        for k in range(operand_starts[row], operand_starts[row + 1]):
+            if writes[base + k]:
+                written[operands[k, 0]] = True
+    mirrors = written.copy()
+    for row in range(len(template_ids)):
+        at = source_at[template_ids[row]]
+        if at < 0 or written[operands[operand_starts[row] + at, 0]]:
+            base = bases[template_ids[row]] - operand_starts[row]
+            for k in range(operand_starts[row], operand_starts[row + 1]):
+                if writes[base + k]:
+                    mirrors[operands[k, 0]] = False
+    return mirrors
+
+
+@jit
 def moved_out(
     wanted: int, row: int, weights: Ints, sizes: Ints, patience: int, known: IntTable, stamps: Ints, uses: Ints,
     inside: Ints, made: IntTable, starts: Ints, operands: IntTable, new: IntTable, counts: Ints,

@@ -9,8 +9,8 @@ time stays outside, and instructions fetch their slices of it (rows B048, B074 t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -87,15 +87,16 @@ def with_spills(program: Program, machine: Machine) -> Program:
     if ended == spill_walk.NO_SPACE:
         raise _too_large(program, int(row_at[0]))
     templates = _Added(program)
-    changed: dict[str, Any] = {
-        "template_ids": _template_ids(templates, program, made, operands),
-        "templates": tuple(templates.all),
-        "allocations": _with_new(program.allocations, new, operands),
-        "operand_starts": starts,
-        "operand_data": data,
-        "edges": tuple(Edge(int(row_at[edge.before]), int(row_at[edge.after])) for edge in program.edges),
-    }
-    return Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
+    template_ids = _template_ids(templates, program, made, operands)
+    return replace(
+        program,
+        template_ids=template_ids,
+        templates=tuple(templates.all),
+        allocations=_with_new(program.allocations, new, operands),
+        operand_starts=starts,
+        operand_data=data,
+        edges=tuple(Edge(int(row_at[edge.before]), int(row_at[edge.after])) for edge in program.edges),
+    )
 
 
 def _too_large(program: Program, row: int) -> CapacityExceeded:
@@ -229,17 +230,9 @@ def _compact(operand: Operand) -> Operand:
 
 def _mirrors(program: Program) -> np.ndarray:
     """bool [allocations]: is all it ever holds copied by dma_copy from HBM that no instruction writes?"""
-    buffers, writing = program.operand_data[:, 0], program.writes
-    written = np.bincount(buffers[writing], minlength=len(program.allocations)) > 0
-    source = np.full(len(program.templates), -1, np.int64)
+    source_at = np.full(len(program.templates), -1, np.int64)
     for number, template in enumerate(program.templates):
         for at, operand in enumerate(template.operands):
             if template.opcode == "dma_copy" and operand.role == "src" and not operand.region.on_chip:
-                source[number] = at
-    source_at = source[program.template_ids]
-    copies = np.flatnonzero(source_at >= 0)
-    clean = np.zeros(len(program), np.bool_)
-    clean[copies] = ~written[buffers[program.operand_starts[copies] + source_at[copies]]]
-    mirrors = written.copy()
-    mirrors[buffers[writing & ~clean[program.operand_rows]]] = False
-    return mirrors
+                source_at[number] = at
+    return spill_walk.mirrors_of(*program.stream, *program.operand_table, source_at, len(program.allocations))
