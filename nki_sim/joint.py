@@ -14,7 +14,7 @@ import numpy as np
 
 from nki_sim.errors import NkiValidationError, NotSupported
 from nki_sim.machine import Machine
-from nki_sim.meetings import kind_of_meeting, meeting_rows
+from nki_sim.opcodes import kind_of_meeting, meeting_rows
 from nki_sim.program import Edge, Program
 from nki_sim.races import check_races, exchanged, shared_buffers
 from nki_sim.schedule import Timeline, schedule

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from nki_sim.contracts import Contract, Slot, Value
-from nki_sim.program import Template
+from nki_sim.program import Program, Template
 
 Check = Callable[[Template], None]
 """Raises NkiValidationError when the instruction breaks a rule of the hardware. Runs once per template."""
@@ -53,3 +55,15 @@ def define(
     contract = Contract(name, operands, attrs_type, values or {})
     opcode = OPCODES[name] = Opcode(name, contract, check, compute, attrs_type, uses_psum_flags, meets)
     return opcode
+
+
+def meeting_rows(program: Program) -> np.ndarray:
+    """int64 [meetings]: the rows at which this core meets another, in their order."""
+    meets = np.array([kind_of_meeting(template.opcode) != "" for template in program.templates], np.bool_)
+    return np.flatnonzero(meets[program.template_ids]) if len(meets) else np.zeros(0, np.int64)
+
+
+def kind_of_meeting(opcode: str) -> str:
+    """`barrier`, `transfer`, or nothing for an instruction of one core alone."""
+    known = OPCODES.get(opcode)  # the compiler's own transfers are no opcodes
+    return (known.meets or "") if known is not None else ""

@@ -18,8 +18,8 @@ from nki_sim.dtypes import DType
 from nki_sim.isa.generations import MODES_SINCE, SINCE
 from nki_sim.lint import COMMON, VERSIONS, check_source
 from nki_sim.lint.kernel_source import KernelSource
-from nki_sim.lint.lifetimes import current_in
 from nki_sim.lint.name_rules import signature_text
+from nki_sim.lint.tracing_rules import current_in
 from nki_sim.machine import SIMULATED_VERSION, Machine
 from nki_sim.machine import machine as known_machine
 from nki_sim.memory import MemoryRegion

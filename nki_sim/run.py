@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from nki_sim import torch_arrays
 from nki_sim.array_tiles import check_array_tiles
 from nki_sim.capacity import check_capacity
 from nki_sim.dtypes import as_dtype
@@ -74,11 +75,11 @@ def simulate(kernel: Any, machine: str | None = None) -> Callable[..., Any]:
             written = program.written
             for tensor, original in inputs:
                 if written[tensor.storage.allocation.id]:
-                    torch_arrays.update(original, whole(tensor.storage).array())
+                    update(original, whole(tensor.storage).array())
         result, inputs = results[0]
-        torch = any(torch_arrays.is_torch(original) for _, original in inputs)
+        torch = any(is_torch(original) for _, original in inputs)
         arrays = [_result(tensor) for tensor in _returned(result)]
-        values = [torch_arrays.to_torch(array) if torch else array for array in arrays]
+        values = [to_torch(array) if torch else array for array in arrays]
         if isinstance(result, (tuple, list)):
             return tuple(values)
         return values[0] if values else None
@@ -176,8 +177,8 @@ def _bind(tracer: Tracer, inputs: Inputs, name: str, value: Any) -> Any:
         tensor = tracer.allocate(value.shape or (1,), value.dtype, MemoryRegion.shared_hbm, name)
         inputs.append((tensor, None))
         return tensor
-    if isinstance(value, np.ndarray) or torch_arrays.is_torch(value):
-        contents = torch_arrays.to_numpy(value)
+    if isinstance(value, np.ndarray) or is_torch(value):
+        contents = to_numpy(value)
         shape, dtype = contents.shape or (1,), as_dtype(contents.dtype)
         tensor = tracer.allocate(shape, dtype, MemoryRegion.shared_hbm, name, contents if tracer.numbers else None)
         inputs.append((tensor, value))
@@ -198,7 +199,7 @@ def _bind(tracer: Tracer, inputs: Inputs, name: str, value: Any) -> Any:
 
 
 def _has_tensor(value: Any) -> bool:
-    if isinstance(value, (TensorSpec, np.ndarray)) or torch_arrays.is_torch(value):
+    if isinstance(value, (TensorSpec, np.ndarray)) or is_torch(value):
         return True
     if isinstance(value, (tuple, list)):
         return any(_has_tensor(item) for item in value)
@@ -307,3 +308,50 @@ def iterate(programs: Program) -> Iterator[Program]:
     """The programs of all cores, core 0 first."""
     yield programs
     yield from programs.peers
+
+
+# --- arrays of torch ------------------------------------------------------------------------------
+
+
+_VIEWED = {
+    "bfloat16": ("int16", ml_dtypes.bfloat16),
+    "float8_e4m3fn": ("uint8", ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": ("uint8", ml_dtypes.float8_e5m2),
+}
+"""Types that torch and NumPy do not exchange directly: torch type -> (carrier, NumPy type)."""
+
+
+def is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """The same memory as a NumPy array where torch allows it."""
+    if isinstance(value, np.ndarray):
+        return value
+    torch = sys.modules["torch"]
+    tensor = value.detach().cpu()
+    name = str(tensor.dtype).rpartition(".")[2]
+    if name in _VIEWED:
+        carrier, dtype = _VIEWED[name]
+        viewed: np.ndarray = tensor.contiguous().view(getattr(torch, carrier)).numpy().view(dtype)
+        return viewed
+    array: np.ndarray = tensor.numpy()
+    return array
+
+
+def to_torch(array: np.ndarray) -> Any:
+    torch = sys.modules["torch"]
+    for name, (carrier, dtype) in _VIEWED.items():
+        if array.dtype == dtype:
+            return torch.from_numpy(array.view(carrier)).view(getattr(torch, name))
+    return torch.from_numpy(array)
+
+
+def update(original: Any, values: np.ndarray) -> None:
+    """Write a kernel's changes back into the caller's array."""
+    if isinstance(original, np.ndarray):
+        original[...] = values.reshape(original.shape)
+    elif original is not None:
+        original.detach().copy_(to_torch(np.array(values)).reshape(original.shape))

@@ -22,7 +22,7 @@ from nki_sim.compiler.renames import with_a_tile_for_each_content
 from nki_sim.compiler.spills import Spill, with_spills
 from nki_sim.cost import RESOURCES, Cost, cost
 from nki_sim.machine import Machine
-from nki_sim.meetings import meeting_rows
+from nki_sim.opcodes import meeting_rows
 from nki_sim.program import Program
 from nki_sim.steady import extrapolation, shorten
 from nki_sim.unroll import unrolled

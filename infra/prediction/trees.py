@@ -27,7 +27,7 @@ from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgume
 from infra.prediction.side_by_side import mapped
 from nki_sim.canonical import digest
 from nki_sim.dtypes import as_dtype
-from nki_sim.lint.checking import valid_in
+from nki_sim.lint import valid_in
 from nki_sim.loop_ir.changes import Kernels, Refused
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.reading import NotReadable, read

@@ -68,11 +68,10 @@ from nki_sim.passes import MOST_ROWS, Passes, executed_rows, must_be_counted
 from nki_sim.precision import low_precision
 from nki_sim.program import Program
 from nki_sim.proofs import proof
-from nki_sim.proofs.equivalence import Original, Proofs, covered, prove
-from nki_sim.proofs.error_bound import error_bound
+from nki_sim.proofs.equivalence import Original, Proofs, covered, from_arrays, prove, to_arrays
 from nki_sim.proofs.execution import Input
-from nki_sim.proofs.kept import from_arrays, to_arrays
 from nki_sim.proofs.proof import NotProvable
+from nki_sim.proofs.rounding import error_bound
 from nki_sim.run import iterate
 from nki_sim.schedule import Timeline, resource_bound
 from nki_sim.unroll import unrolled

@@ -17,7 +17,7 @@ from nki_sim.compiler.places import Waits
 from nki_sim.compiler.work_order import near_befores, ordered_work
 from nki_sim.cost import RESOURCES, Cost
 from nki_sim.machine import Machine
-from nki_sim.meetings import meeting_rows
+from nki_sim.opcodes import meeting_rows
 from nki_sim.program import Program
 from nki_sim.regions import Regions
 

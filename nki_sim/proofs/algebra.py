@@ -15,13 +15,14 @@ it with a constant tells them apart. Not known of it: that adding or scaling kee
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from nki_sim.dtypes import DType
 from nki_sim.proofs.arithmetic import Value
-from nki_sim.proofs.constants import BEYOND, fraction
 from nki_sim.proofs.field import SAFE_PRIMES, Field
 from nki_sim.proofs.proof import NotProvable
 
@@ -343,3 +344,37 @@ def _powers(base: int, field: Field) -> tuple[Array, Array]:
         tables.append(table)
         base = int(factor)
     return tables[0], tables[1]
+
+
+# --- constants ------------------------------------------------------------------------------------
+
+
+BEYOND = 1e30
+"""Constants at or above this in magnitude stand for infinity: where a running maximum begins, what a mask hides."""
+
+_EXACT = 1 << 24
+"""Integers up to this are themselves in float32."""
+
+
+@lru_cache(maxsize=4096)
+def fraction(value: float) -> Fraction:
+    """Of a finite number. The engines read every immediate as float32 (`nki_sim.isa`)."""
+    if value == int(value) and abs(value) <= _EXACT:
+        return Fraction(int(value))
+    narrow = np.float32(value)
+    if narrow == 0:
+        return Fraction(0)
+    below, above = (Fraction(float(np.nextafter(narrow, np.float32(end)))) for end in (-np.inf, np.inf))
+    middle = Fraction(float(narrow))
+    found = _simplest((abs(middle) + min(abs(below), abs(above))) / 2, (abs(middle) + max(abs(below), abs(above))) / 2)
+    return found if middle > 0 else -found
+
+
+def _simplest(low: Fraction, high: Fraction) -> Fraction:
+    """The fraction of the smallest denominator in [low, high], both positive: the first of its continued fractions."""
+    whole = low.numerator // low.denominator
+    if whole == low:
+        return low
+    if whole + 1 <= high:
+        return Fraction(whole + 1)
+    return whole + 1 / _simplest(1 / (high - whole), 1 / (low - whole))

@@ -7,7 +7,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from nki_sim.lint.checking import check_source
+from nki_sim.lint import check_source
 from nki_sim.migrate.beta1_to_current import migrate_beta1
 from nki_sim.migrate.report import Migration
 from tests.migrate.kernels import HEAD, attempt, normal

@@ -7,8 +7,8 @@ import pytest
 from kernels_in_fields import N, P, traced
 
 from nki_sim.executor import execute
-from nki_sim.proofs.error_bound import error_bound
 from nki_sim.proofs.proof import Finding
+from nki_sim.proofs.rounding import error_bound
 
 SUM = "nisa.tensor_tensor(dst=out, data1=a, data2=b, op=nl.add)"
 NARROW = """

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from nki_sim.proofs.constants import fraction
+from nki_sim.proofs.algebra import fraction
 from nki_sim.proofs.field import MOST_TERMS, SAFE_PRIMES, Field
 
 PRIMES = [SAFE_PRIMES[0], SAFE_PRIMES[-1], SAFE_PRIMES[0] // 2]
