@@ -57,8 +57,6 @@ stay where the first was put."""
 MOST_ROWS, MOST_INSTRUCTIONS = 6, 40_000
 """Of a grid, in a refit: a long one is sampled evenly, and rows longer than that are left out, so that one point takes
 some two seconds."""
-EXTRAPOLATED_FROM = 20_000
-"""Instructions from which a refit lets steady loops be extrapolated; what is reported never is."""
 _ROUNDS = 3
 
 Values = Mapping[str, float]
@@ -132,8 +130,7 @@ def _refitted(task: tuple[DeviceRow, Machine]) -> float | None:
     """
     row, machine = task
     programs = _served[0]
-    exact = False if programs.length(row) > EXTRAPOLATED_FROM else None
-    found = predict_counted(row, programs, machine, exact)
+    found = predict_counted(row, programs, machine)
     if found is None:
         return None
     us, nbytes = found

@@ -147,25 +147,23 @@ def as_measured(row: DeviceRow, machine: Machine) -> Machine:
     return replace(machine, dma_software_issue_ns=machine.dma_software_issue_ns + machine.profiler_transfer_ns)
 
 
-def predict_us(row: DeviceRow, programs: Programs, machine: Machine, exact: bool | None = None) -> float | None:
-    """The latency alone; None where the simulator refuses the kernel. `exact` as in `schedule`."""
-    counted = predict_counted(row, programs, machine, exact)
+def predict_us(row: DeviceRow, programs: Programs, machine: Machine) -> float | None:
+    """The latency alone; None where the simulator refuses the kernel."""
+    counted = predict_counted(row, programs, machine)
     return None if counted is None else counted[0]
 
 
-def predict_counted(
-    row: DeviceRow, programs: Programs, machine: Machine, exact: bool | None = None
-) -> tuple[float, int] | None:
-    """What a refit is about: the latency in µs, and the bytes that DMA moves. None and `exact` as of `predict_us`."""
+def predict_counted(row: DeviceRow, programs: Programs, machine: Machine) -> tuple[float, int] | None:
+    """What a refit is about: the latency in µs, and the bytes that DMA moves. None as of `predict_us`."""
     try:
-        lines = timelines(programs.of(row), as_measured(row, machine), exact)
+        lines = timelines(programs.of(row), as_measured(row, machine))
     except NkiError:
         return None
     found = _slowest(lines).latency_us + besides_us(row, machine)
     nbytes = sum(_moved_bytes(line) for line in lines)
     if row.then is None:
         return found, nbytes
-    more = predict_counted(_second_launch(row, row.then), programs, machine, exact)
+    more = predict_counted(_second_launch(row, row.then), programs, machine)
     return None if more is None else (found + more[0], nbytes + more[1])
 
 

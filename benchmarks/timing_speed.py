@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROWS = ("adamw", "hoisted", "fully blocked", "loads inside", "row resident", "spilling")
 """The programs; the median is of the first five, which nothing is spilled in."""
 WANTED_PER_S = 1_000_000
-KEPT_BY_PROGRAM = ("sites", "operand_rows", "writes", "uses", "last_use", "first_use")
+KEPT_BY_PROGRAM = ("sites", "operand_rows", "operand_numbers", "operand_table", "writes", "uses", "last_use")
 
 
 def made(name: str) -> Any:
@@ -39,7 +39,7 @@ def made(name: str) -> Any:
     }[name]()
 
 
-def per_s(program: Any, exact: bool) -> float:
+def per_s(program: Any) -> float:
     """Instructions of the kernel per CPU second, once."""
     from nki_sim.machine import TRN2
     from nki_sim.schedule import schedule
@@ -47,12 +47,12 @@ def per_s(program: Any, exact: bool) -> float:
     for name in KEPT_BY_PROGRAM:
         program.__dict__.pop(name, None)
     began = time.process_time()
-    schedule(program, TRN2, exact=exact)
+    schedule(program, TRN2)
     return len(program) / (time.process_time() - began)
 
 
 def serve(tree: str) -> None:
-    """For the older tree: a program and `exact` a line, and what it makes of them."""
+    """For the older tree: a program a line, and what it makes of it."""
     sys.path.insert(0, tree)
     import nki_sim
     from nki_sim.errors import NkiError
@@ -62,10 +62,10 @@ def serve(tree: str) -> None:
     assert Path(nki_sim.__file__).is_relative_to(Path(tree).resolve()), nki_sim.__file__
     known: dict[str, Any] = {}
     for line in sys.stdin:
-        name, exact = json.loads(line)
+        name = json.loads(line)
         try:
             known[name] = known.get(name) or made(name)
-            print(json.dumps(per_s(known[name], exact)), flush=True)
+            print(json.dumps(per_s(known[name])), flush=True)
         except NkiError as error:
             print(json.dumps(str(error)[:60]), flush=True)
 
@@ -77,10 +77,10 @@ class Older:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def per_s(self, name: str, exact: bool) -> float:
+    def per_s(self, name: str) -> float:
         """0 where it refuses."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps([name, exact]) + "\n")
+        self._process.stdin.write(json.dumps(name) + "\n")
         self._process.stdin.flush()
         said = json.loads(self._process.stdout.readline())
         return said if isinstance(said, float) else 0.0
@@ -96,27 +96,25 @@ def main(against: Path | None, names: list[str]) -> int:
     from nki_sim import machine_code
 
     older = Older(against) if against else None
-    print(f"{'program':<16}{'exact':>6}{'instructions':>13}{'Python/s':>12}{'compiled/s':>12}{'older/s':>12}  ratios")
+    print(f"{'program':<16}{'instructions':>13}{'Python/s':>12}{'compiled/s':>12}{'older/s':>12}  ratios")
     rates: dict[str, float] = {}
     for name in names:
         program = made(name)
-        for exact in (True, False):
-            best = {"python": 0.0, "compiled": 0.0, "older": 0.0}
-            for _ in range(3):
-                for path in (False, True):
-                    with machine_code.using(path):
-                        which = "compiled" if path else "python"
-                        best[which] = max(best[which], per_s(program, exact))
-                if older is not None:
-                    best["older"] = max(best["older"], older.per_s(name, exact))
-            ratios = [f"{best[each] / best['older']:.2f}" for each in ("python", "compiled") if best["older"]]
-            print(
-                f"{name:<16}{exact!s:>6}{len(program):>13,}{best['python']:>12,.0f}{best['compiled']:>12,.0f}"
-                f"{best['older']:>12,.0f}  {' '.join(ratios) or '-'}",
-                flush=True,
-            )
-            if exact:
-                rates[name] = best["compiled"]
+        best = {"python": 0.0, "compiled": 0.0, "older": 0.0}
+        for _ in range(3):
+            for path in (False, True):
+                with machine_code.using(path):
+                    which = "compiled" if path else "python"
+                    best[which] = max(best[which], per_s(program))
+            if older is not None:
+                best["older"] = max(best["older"], older.per_s(name))
+        ratios = [f"{best[each] / best['older']:.2f}" for each in ("python", "compiled") if best["older"]]
+        print(
+            f"{name:<16}{len(program):>13,}{best['python']:>12,.0f}{best['compiled']:>12,.0f}"
+            f"{best['older']:>12,.0f}  {' '.join(ratios) or '-'}",
+            flush=True,
+        )
+        rates[name] = best["compiled"]
     if older is not None:
         older.close()
     median = statistics.median([rates[name] for name in names if name in ROWS[:5]] or [0.0])

@@ -131,7 +131,7 @@ def parser(program: str) -> argparse.ArgumentParser:
     profile.add_argument(
         "--trace", "--perfetto", dest="perfetto", metavar="FILE", type=Path, help="write a timeline for ui.perfetto.dev"
     )
-    profile.add_argument("--exact", action="store_true", help="time every iteration of long loops")
+    profile.add_argument("--exact", action="store_true", help=argparse.SUPPRESS)  # as it always is
     profile.add_argument("--fields", action="store_true", help="print every field of the profiler's summary")
     profile.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
     profile.add_argument("--json", action="store_true", help=_JSON_HELP)
@@ -428,8 +428,8 @@ def _profile(options: argparse.Namespace, document: TextIO | None = None) -> int
     program = _traced(options)
     passes = _counted(program, options)
     alone = unrolled(replace(program, peers=()), None if passes is None else passes.cores[0])
-    timeline = schedule(alone, machine(program.machine), True if options.exact else None)
-    measured = measure(program, exact=True, passes=passes) if program.peers else summarise(timeline)
+    timeline = schedule(alone, machine(program.machine))
+    measured = measure(program, passes=passes) if program.peers else summarise(timeline)
     if options.perfetto is not None:
         with open(options.perfetto, "w", encoding="utf-8") as file:
             perfetto.write_timeline(timeline, file)

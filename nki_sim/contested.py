@@ -27,10 +27,7 @@ def transposes_four_bytes(timeline: Timeline) -> bool:
 
 
 def products_share_the_array(timeline: Timeline) -> bool:
-    """Whether two products are at work on different rows of TensorE's array at once.
-
-    Of an extrapolated timeline the instructions that were scheduled are looked at.
-    """
+    """Whether two products are at work on different rows of TensorE's array at once."""
     tiles = {number: price.array_tile for number, price in enumerate(timeline.costs) if price.array_tile is not None}
     rows = {number: (tile.row, tile.row + tile.rows) for number, tile in tiles.items()}
     if len(set(rows.values())) < 2:
@@ -38,7 +35,7 @@ def products_share_the_array(timeline: Timeline) -> bool:
     holds = np.zeros(len(timeline.costs))
     for number, tile in tiles.items():  # the engine goes on to the next product sooner, and slower while it is cold
         holds[number] = tile.hold_ns / timeline.costs[number].busy_ns
-    kinds = timeline.shown.template_ids
+    kinds = timeline.program.template_ids
     end_ns = timeline.start_ns + holds[kinds] * (timeline.end_ns - timeline.start_ns)
     parts = {part: np.isin(kinds, [number for number in rows if rows[number] == part]) for part in set(rows.values())}
     return any(

@@ -28,15 +28,15 @@ def gantt(timeline: Timeline, width: int = 72, ascii_only: bool = False) -> str:
 
 
 def shown_us(timeline: Timeline) -> float:
-    """Until the last instruction shown ends; 0.0 where there is none."""
-    return float(timeline.end_ns.max()) / 1e3 if len(timeline.shown) else 0.0
+    """Until the last instruction ends; 0.0 where there is none."""
+    return float(timeline.end_ns.max()) / 1e3 if len(timeline.program) else 0.0
 
 
 def activity(timeline: Timeline, slices: int) -> dict[str, np.ndarray]:
     """float64 [slices] by engine and queue, of those that do anything: its busy share, 0 to 1, of every slice of
     `shown_us`."""
     edges = np.linspace(0.0, shown_us(timeline) * 1e3, slices + 1)
-    resources = resource_numbers(timeline)[timeline.shown.template_ids]
+    resources = resource_numbers(timeline)[timeline.program.template_ids]
     found = {}
     for number, name in enumerate(RESOURCES):
         chosen = resources == number
@@ -77,10 +77,6 @@ def report(measured: Measurement, source: dict[int, str]) -> str:
         text.append(core.calibration)
     sure = f", {100 * within.level:.0f} % sure" if core.calibrated else ""
     text.append(f"{within.low_us:,.1f} to {within.high_us:,.1f} us{sure}: {'; '.join(measured.rests_on)}")
-    if not measured.exact:
-        text.append(
-            f"loops extrapolated, within {measured.error_percent:.2f} %; exact timing looks at every instruction"
-        )
     text.append("")
     for engine in ("tensor", "vector", "scalar", "gpsimd"):
         share = measured.fields[f"{engine}_engine_active_time_percent"]

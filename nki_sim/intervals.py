@@ -133,10 +133,11 @@ def interval(timeline: Timeline, summary: Mapping[str, float], spreads: Spreads 
     """
     spreads = shipped() if spreads is None else spreads
     found = basis(timeline, summary)
-    latency, off = timeline.latency_us, timeline.error_percent / 100
     low, high = factors(found, timeline.machine, spreads)
-    within = Interval(latency * low / (1 + off), latency * high * (1 + off), spreads.level)
-    return Prediction(latency, within, (_rests_on_rows(found, timeline.machine, spreads), *_rests_on_priors(found)))
+    within = Interval(timeline.latency_us * low, timeline.latency_us * high, spreads.level)
+    return Prediction(
+        timeline.latency_us, within, (_rests_on_rows(found, timeline.machine, spreads), *_rests_on_priors(found))
+    )
 
 
 def basis(timeline: Timeline, summary: Mapping[str, float]) -> Basis:

@@ -34,7 +34,7 @@ def schedule_jointly(programs: Sequence[Program], machine: Machine) -> tuple[Tim
     shared = sharing(machine, len(programs))
     begins = np.zeros(len(meeting_rows(programs[0])))
     for attempt in range(2 * _ROUNDS):
-        timelines = tuple(schedule(each, shared, exact=True, meetings=begins.tolist()) for each in fenced)
+        timelines = tuple(schedule(each, shared, meetings=begins.tolist()) for each in fenced)
         came = np.array([line.issued_ns[meeting_rows(line.program)] for line in timelines])
         if not len(begins) or (came.max(axis=0) <= begins + _SAME_NS).all():
             return timelines

@@ -33,9 +33,9 @@ def events(
     `lines`: text of the kernel's lines by number; None: read from the file that the program says it came of, which
     is to be trusted then.
     """
-    program, machine_name = timeline.shown, timeline.machine.name
+    program, machine_name = timeline.program, timeline.machine.name
     shown = min(len(program), most_events)
-    left_out = len(timeline.program) - shown
+    left_out = len(program) - shown
     note = f", {left_out:,} more instructions not shown" if left_out else ""
     title = f"{program.kernel_name} on simulated {machine_name}{note}"
     yield {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": title}}

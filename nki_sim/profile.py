@@ -48,7 +48,7 @@ class Measurement:
     stalls: tuple[Stall, ...]
     """Longest first."""
     idle: tuple[Idle, ...]
-    """The longest, in the order of time; none of an extrapolated loop, whose middle is not scheduled."""
+    """The longest, in the order of time."""
     machine: str
     matmul_flops: int
     """Useful ones: without transposes."""
@@ -64,38 +64,31 @@ class Measurement:
     """What the interval does, one line each."""
     resource_us: dict[str, float] = field(default_factory=dict)
     """Time each engine and queue, and `dma` (the busiest DMA engine), must be busy at least."""
-    exact: bool = True
-    error_percent: float = 0.0
-    """How far the latency may be off the exact schedule; 0 when every instruction was scheduled."""
     cores: int = 1
     """NeuronCores that it runs on at once (LNC)."""
     contested: tuple[str, ...] = ()
     """As the function of that name."""
 
 
-def measure(
-    program: Program, on: str | Machine = "", exact: bool | None = None, passes: Passes | None = None
-) -> Measurement:
+def measure(program: Program, on: str | Machine = "", passes: Passes | None = None) -> Measurement:
     """Time a program on a generation, by name or as calibrated; by default the one it was traced for.
 
-    `exact`: see `schedule`. `passes`: how often the device loops ran whose bounds are registers
-    (nki_sim.executor.execute_counting). With LNC 2, both cores on one clock (nki_sim.joint). Raises KeyError for an
-    unknown machine, NotSupported for an instruction without a price or such a loop without `passes`, and
+    `passes`: how often the device loops ran whose bounds are registers (nki_sim.executor.execute_counting).
+    With LNC 2, both cores on one clock (nki_sim.joint). Raises KeyError for an unknown machine, NotSupported for an
+    instruction without a price or such a loop without `passes`, and
     NkiValidationError for cores that race.
     """
     core = on if isinstance(on, Machine) else machine(on or program.machine)
-    each = [summarise(line) for line in timelines(program, core, exact, passes)]
+    each = [summarise(line) for line in timelines(program, core, passes)]
     return each[0] if len(each) == 1 else _together(each, core)
 
 
-def timelines(
-    program: Program, core: Machine, exact: bool | None = None, passes: Passes | None = None
-) -> tuple[Timeline, ...]:
+def timelines(program: Program, core: Machine, passes: Passes | None = None) -> tuple[Timeline, ...]:
     """Of each core that the program runs on, on one clock. Arguments, and what is raised, as of `measure`."""
     cores = (program, *program.peers)
     counted = passes.cores if passes is not None else (None,) * len(cores)
     alone = [unrolled(replace(one, peers=()), ran) for one, ran in zip(cores, counted)]
-    return (schedule(alone[0], core, exact),) if len(alone) == 1 else schedule_jointly(alone, core)
+    return (schedule(alone[0], core),) if len(alone) == 1 else schedule_jointly(alone, core)
 
 
 def summarise(line: Timeline) -> Measurement:
@@ -115,8 +108,6 @@ def summarise(line: Timeline) -> Measurement:
         prediction.interval,
         (*prediction.rests_on, *([f"contested: {', '.join(facts)}"] if facts else [])),
         dict(line.resource_us),
-        line.exact,
-        line.error_percent,
         contested=facts,
     )
 
@@ -265,7 +256,7 @@ def _share(part: float, whole: float) -> float:
 
 def _active_us(timeline: Timeline) -> dict[str, float]:
     """Time at least one instruction of each engine runs; `dma`: a transfer is issued or under way."""
-    program = timeline.shown
+    program = timeline.program
     active = dict.fromkeys((*ENGINES, "dma", "any"), 0.0)
     if not len(program):
         return active
@@ -276,21 +267,20 @@ def _active_us(timeline: Timeline) -> dict[str, float]:
     chosen = resources >= len(ENGINES)
     active["dma"] = _union_us(timeline.issued_ns[chosen], timeline.end_ns[chosen])
     active["any"] = _union_us(timeline.issued_ns, timeline.end_ns)
-    return {name: us * timeline.scale for name, us in active.items()}
+    return active
 
 
 def _begin_and_end_s(timeline: Timeline) -> dict[str, float]:
-    """When each engine starts its first instruction and ends its last; of an extrapolated loop, from its ends."""
-    program = timeline.shown
+    """When each engine starts its first instruction and ends its last."""
+    program = timeline.program
     if not len(program):
         return {}
     resources = resource_numbers(timeline)[program.template_ids]
-    shown_us = timeline.latency_us / timeline.scale
     found = {}
     for number, engine in enumerate((*ENGINES, "dma")):
         chosen = resources >= len(ENGINES) if engine == "dma" else resources == number
         if chosen.any():
-            tail_us = shown_us - float(timeline.end_ns[chosen].max()) / 1e3
+            tail_us = timeline.latency_us - float(timeline.end_ns[chosen].max()) / 1e3
             found[f"{engine}_begin_time"] = float(timeline.issued_ns[chosen].min()) / 1e9
             found[f"{engine}_end_time"] = (timeline.latency_us - tail_us) / 1e6
     return found

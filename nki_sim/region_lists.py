@@ -1,6 +1,6 @@
 """Which operands touch the same bytes, and the rows, numbers and orders that follow from it, on flat arrays.
 
-`nki_sim.regions`, `nki_sim.program`, `nki_sim.structure` and `compiler.loads` say what it is for.
+`nki_sim.regions`, `nki_sim.program` and `compiler.loads` say what it is for.
 """
 
 from __future__ import annotations
@@ -284,18 +284,6 @@ def numbers_of(keys: Ints) -> tuple[Ints, Ints]:
             count += 1
         found[k] = table[at]
     return found, first[:count].copy()
-
-
-@jit
-def since_last(numbers: Ints, count: int) -> Ints:
-    """By entry: how far back the same number was last, 0 for the first time. `numbers` lie below `count`."""
-    last = np.full(count, -1, np.int64)
-    since = np.zeros(len(numbers), np.int64)
-    for k in range(len(numbers)):
-        if last[numbers[k]] >= 0:
-            since[k] = k - last[numbers[k]]
-        last[numbers[k]] = k
-    return since
 
 
 @jit

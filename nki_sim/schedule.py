@@ -24,7 +24,6 @@ from nki_sim.cost import RESOURCES, Cost, cost
 from nki_sim.machine import Machine
 from nki_sim.opcodes import meeting_rows
 from nki_sim.program import Program
-from nki_sim.steady import extrapolation, shorten
 from nki_sim.unroll import unrolled
 
 SHARED = {"sbuf": "sbuf port", "psum": "psum port", "descriptors": "gpsimd cores"}
@@ -46,89 +45,40 @@ class Timeline:
     resource_bound_us: float
     resource_us: dict[str, float]
     """Time each resource is busy at least; `dma` is the busiest DMA engine; and what several share (SHARED)."""
-    shown: Program
-    """What the arrays below are about: `program`, or its beginning and end when its loop was extrapolated."""
     start_ns: np.ndarray
-    """float64 [instructions shown]; of a transfer: first byte."""
+    """float64 [instructions]; of a transfer: first byte."""
     issued_ns: np.ndarray
-    """float64 [instructions shown]; of a transfer: its queue begins to issue it; else start_ns."""
+    """float64 [instructions]; of a transfer: its queue begins to issue it; else start_ns."""
     end_ns: np.ndarray
-    """float64 [instructions shown]; of a transfer: last byte."""
+    """float64 [instructions]; of a transfer: last byte."""
     ready_ns: np.ndarray
-    """float64 [instructions shown]: when its operands were ready."""
+    """float64 [instructions]: when its operands were ready."""
     cause: np.ndarray
-    """int64 [instructions shown]: the instruction it waited for last; -1 if none."""
+    """int64 [instructions]: the instruction it waited for last; -1 if none."""
     table_loads: float
     throttled_us: float
     """Time TensorE lost to its throttle."""
-    scale: float = 1.0
-    """latency_us over the latency of what is shown."""
-    error_percent: float = 0.0
-    """How far extrapolation may be off; 0 when everything was scheduled."""
-
-    @property
-    def exact(self) -> bool:
-        return self.shown is self.program
 
 
-EXACT_UP_TO = 250_000
-"""Longer programs are extrapolated where their loops allow, unless `exact` is asked for."""
+def schedule(program: Program, machine: Machine, meetings: Sequence[float] = ()) -> Timeline:
+    """Device loops with constant bounds count with all their passes. Raises NotSupported for an opcode without a price,
+    and for a loop that runs as often as a register says (see `unrolled`).
 
-
-_TRUSTED_ERROR_PERCENT = 1.0
-"""An extrapolation that may be further off is not used unless it was asked for."""
-
-
-def schedule(program: Program, machine: Machine, exact: bool | None = None, meetings: Sequence[float] = ()) -> Timeline:
-    """Device loops with constant bounds count with all their passes.
-
-    exact: False extrapolates loops that are steady, True none; None decides by length. Raises NotSupported for
-    an opcode without a price, and for a loop that runs as often as a register says (see `unrolled`).
     `meetings`: ns before which this core's meetings with another do not begin, in their order (nki_sim.joint).
     """
     with collector_resting():
-        return _schedule(program, machine, exact, meetings)
-
-
-def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Sequence[float]) -> Timeline:
-    machine_code.counted(len(given))
-    program = compiled(given, machine)
-    costs = tuple(cost(template, machine) for template in program.templates)
-    bound_ns, busy = resource_bound(program, costs, machine)
-    extrapolate = len(program) > EXACT_UP_TO if exact is None else not exact
-    shortened = shorten(program, machine) if extrapolate else None
-    shown = program if shortened is None else shortened.program
-    held = dict(zip(meeting_rows(shown).tolist(), meetings))
-    best = schedule_pass.timed(shown, machine, costs, held, bound_ns)
-    latency_ns, error = best.latency_ns, 0.0
-    if shortened is not None:
-        more = extrapolation(shortened, machine, costs, best)
-        if more is None:
-            return _schedule(given, machine, True, meetings)
-        latency_ns += more.more_ns
-        error = 100 * more.error * more.more_ns / latency_ns
-        if exact is None and error > _TRUSTED_ERROR_PERCENT:
-            return _schedule(given, machine, True, meetings)
-    latency_ns = max(latency_ns, bound_ns)
-    scale = latency_ns / best.latency_ns if best.latency_ns else 1.0
-    return Timeline(
-        program,
-        machine,
-        costs,
-        latency_ns / 1e3,
-        bound_ns / 1e3,
-        busy,
-        shown,
-        best.start,
-        best.issued,
-        best.end,
-        best.ready,
-        best.cause,
-        best.table_loads * scale if shortened else best.table_loads,
-        best.throttled_ns * scale / 1e3,
-        scale if shortened is not None else 1.0,
-        error,
-    )
+        machine_code.counted(len(program))
+        program = compiled(program, machine)
+        costs = tuple(cost(template, machine) for template in program.templates)
+        bound_ns, busy = resource_bound(program, costs, machine)
+        held = dict(zip(meeting_rows(program).tolist(), meetings))
+        found = schedule_pass.timed(program, machine, costs, held, bound_ns)
+        latency_ns = max(found.latency_ns, bound_ns)
+        throttled_ns = found.throttled_ns * (latency_ns / found.latency_ns if found.latency_ns else 1.0)
+        return Timeline(
+            program, machine, costs, latency_ns / 1e3, bound_ns / 1e3, busy, found.start, found.issued, found.end,
+            found.ready, found.cause, found.table_loads, throttled_ns / 1e3,
+        )  # fmt: skip
 
 
 def compiled(program: Program, machine: Machine) -> Program:

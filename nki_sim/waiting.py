@@ -45,7 +45,7 @@ def resource_numbers(timeline: Timeline) -> np.ndarray:
 
 def stalls(timeline: Timeline) -> tuple[Stall, ...]:
     """Why engines were idle, from the first instruction to the last of each."""
-    program = timeline.shown
+    program = timeline.program
     if not len(program):
         return ()
     resources = resource_numbers(timeline)[program.template_ids]
@@ -54,12 +54,7 @@ def stalls(timeline: Timeline) -> tuple[Stall, ...]:
         chosen, idle, held = _idle_before(timeline, resources, number)
         for other in np.unique(held[idle > 0]).tolist():
             here = (held == other) & (idle > 0)
-            found.append(
-                Stall(
-                    engine, _who(other), float(idle[here].sum()) / 1e3 * timeline.scale,
-                    int(here.sum() * timeline.scale),
-                )
-            )  # fmt: skip
+            found.append(Stall(engine, _who(other), float(idle[here].sum()) / 1e3, int(here.sum())))
     merged: dict[tuple[str, str], Stall] = {}
     for stall in found:
         key = (stall.engine, stall.waiting_on)
@@ -78,8 +73,8 @@ LEAST_IDLE_NS = 48.0
 
 def longest_idle(timeline: Timeline) -> tuple[Idle, ...]:
     """Of the compute engine that works most."""
-    program = timeline.shown
-    if not len(program) or not timeline.exact:
+    program = timeline.program
+    if not len(program):
         return ()
     resources = resource_numbers(timeline)[program.template_ids]
     spent = [float((timeline.end_ns - timeline.start_ns)[resources == number].sum()) for number in range(4)]

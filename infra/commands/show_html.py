@@ -121,10 +121,6 @@ def _notes(name: str, line: EngineTimeline, on_file_us: float, simulated: bool) 
         notes.append(f"{name}: the simulator of today says {today}, and that of the run said {then}")
     if line.cores > 1:
         notes.append(f"{name}: of its {line.cores} cores the first")
-    if not line.exact:
-        notes.append(
-            f"{name}: the middle of a long loop is left out: {latency(line.shown_us)} of {latency(line.latency_us)}"
-        )
     return notes
 
 

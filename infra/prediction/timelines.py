@@ -31,13 +31,11 @@ class EngineTimeline:
 
     latency_us: float
     shown_us: float
-    """What the slices cover together: less than the latency where the middle of a long loop was extrapolated."""
+    """What the slices cover together: until the last instruction ends."""
     busy: Mapping[str, tuple[float, ...]]
     """By engine and DMA queue, of those that do anything: the busy share of every slice, 0 to 1."""
     cores: int
     """That it runs on."""
-    exact: bool
-    """False: the middle of a loop is left out."""
     trace: bytes
     """A file for ui.perfetto.dev: JSON, in gzip."""
 
@@ -48,7 +46,7 @@ def engine_timeline(cores: Sequence[Timeline], source: str) -> EngineTimeline:
     shares = gantt.activity(first, SLICES)
     busy = {name: tuple(round(share, 3) for share in shares[name].tolist()) for name in shares}
     latency_us = max(line.latency_us for line in cores)
-    return EngineTimeline(latency_us, gantt.shown_us(first), busy, len(cores), first.exact, _trace(first, source))
+    return EngineTimeline(latency_us, gantt.shown_us(first), busy, len(cores), _trace(first, source))
 
 
 def _trace(timeline: Timeline, source: str) -> bytes:
@@ -67,6 +65,6 @@ def to_line(timeline: EngineTimeline) -> dict[str, Any]:
 def from_line(said: Mapping[str, Any]) -> EngineTimeline:
     busy = {str(name): tuple(map(float, shares)) for name, shares in said["busy"].items()}
     return EngineTimeline(
-        float(said["latency_us"]), float(said["shown_us"]), busy, int(said["cores"]), bool(said["exact"]),
+        float(said["latency_us"]), float(said["shown_us"]), busy, int(said["cores"]),
         base64.b64decode(said["trace"]),
     )  # fmt: skip

@@ -90,7 +90,7 @@ def test_in_time_the_wait_is_for_the_last_reader() -> None:
 
         machine = replace(TRN2, sbuf_partition_bytes=room * 4 * 64 + 2 * 64, reload_window_bytes=0)
         timeline = schedule(traced(body, 64), machine)
-        numbers = timeline.shown.template_ids.tolist()
+        numbers = timeline.program.template_ids.tolist()
         loads = [row for row, n in enumerate(numbers) if timeline.costs[n].transfer is not None]
         reads = [row for row, n in enumerate(numbers) if timeline.costs[n].resource == "scalar"]
         return float(timeline.issued_ns[loads[tiles - 1]] - timeline.end_ns[reads[39]])
@@ -186,7 +186,7 @@ def test_where_sbuf_is_short_every_slice_waits_for_the_same_slice() -> None:
         others = {each(regions.writes, rows[j])[0] for j in range(4) if j != k}
         assert not others & set(each(places.waits.closed, row))
     timeline = schedule(slices((3, 2, 1, 0)), one_place())
-    numbers = timeline.shown.template_ids.tolist()
+    numbers = timeline.program.template_ids.tolist()
     loads = [row for row, n in enumerate(numbers) if timeline.costs[n].transfer is not None][:8]
     reads = [row for row, n in enumerate(numbers) if timeline.costs[n].resource == "scalar"]
     assert timeline.issued_ns[loads[4:]].min() < timeline.end_ns[reads[:4]].max()

@@ -76,7 +76,7 @@ def chains(count: int, length: int) -> Program:
 
 def vector_rows(timeline: Timeline) -> np.ndarray:
     """In the order of time."""
-    mine = [timeline.costs[number].resource == "vector" for number in timeline.shown.template_ids.tolist()]
+    mine = [timeline.costs[number].resource == "vector" for number in timeline.program.template_ids.tolist()]
     rows = np.flatnonzero(mine)
     found: np.ndarray = rows[np.argsort(timeline.start_ns[rows], kind="stable")]
     return found

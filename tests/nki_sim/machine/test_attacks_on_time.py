@@ -2,7 +2,7 @@
 
 Each program is the honest one's instructions in another order, or an instruction in place of one whose rate is known;
 none takes less than what it holds. What else was tried is where its cause is: idle tiles and helpers in
-test_text_alone.py, a throttle that turns after what is timed in test_steady_loops.py.
+test_text_alone.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def latency_us(program: Program) -> float:
 def held_us(timeline: Timeline, holds: Callable[[Any], bool]) -> float:
     """What the instructions together take that hold something: at least so long lasts a kernel in which one at a time
     may."""
-    ids = timeline.shown.template_ids
+    ids = timeline.program.template_ids
     return sum(timeline.costs[each].busy_ns for each in ids if holds(timeline.costs[each])) / 1e3
 
 
@@ -111,7 +111,9 @@ def test_stores_written_behind_the_work_take_no_less(stores_last: bool) -> None:
             nisa.dma_copy(dst=result, src=square, engine=nisa.engine.scalar)
 
     timeline = schedule(traced(body, 2048), TRN2)
-    moved = sum(timeline.costs[n].transfer.engine_ns for n in timeline.shown.template_ids if timeline.costs[n].transfer)
+    moved = sum(
+        timeline.costs[n].transfer.engine_ns for n in timeline.program.template_ids if timeline.costs[n].transfer
+    )
     assert moved > 20_000 and timeline.latency_us >= moved / 1e3 * (1 - 1e-9)
 
 

@@ -60,13 +60,6 @@ def test_a_kind_of_too_few_rows_takes_the_spread_of_all_and_says_so() -> None:
     assert "too few measured kernels of less than 100 us: the spread of all 50 rows of 5 families" in found.rests_on
 
 
-def test_an_extrapolated_time_is_less_sure_by_its_stated_error() -> None:
-    timeline, fields = timed(traced.stream(512, 4))
-    sure = intervals.interval(timeline, fields, ONLY_EVERY).interval
-    unsure = intervals.interval(replace(timeline, error_percent=1.0), fields, ONLY_EVERY).interval
-    assert unsure.high_us == pytest.approx(1.01 * sure.high_us) and unsure.low_us == pytest.approx(sure.low_us / 1.01)
-
-
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [

@@ -617,7 +617,7 @@ def in_order(order: str, mine: Sequence[Callable[[], Any]], others: Sequence[Cal
 
 
 def held_us(timeline: Timeline, holds: Callable[[Cost], bool]) -> float:
-    prices = [timeline.costs[number] for number in timeline.shown.template_ids.tolist()]
+    prices = [timeline.costs[number] for number in timeline.program.template_ids.tolist()]
     return sum(price.busy_ns for price in prices if holds(price)) / 1e3
 
 
@@ -689,7 +689,7 @@ def test_no_more_is_moved_than_there_was_time_for(columns: int, behind: bool) ->
         nisa.dma_copy(dst=result[:, :64], src=total)
 
     timeline = schedule(traced(body, 2 * columns), TRN2)
-    prices = [timeline.costs[number] for number in timeline.shown.template_ids.tolist()]
+    prices = [timeline.costs[number] for number in timeline.program.template_ids.tolist()]
     ends = [
         (end, price.transfer.engine_ns) for end, price in zip(timeline.end_ns, prices) if price.transfer is not None
     ]

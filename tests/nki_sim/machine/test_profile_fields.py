@@ -211,10 +211,6 @@ def test_when_engines_begin_and_end_is_among_the_fields() -> None:
     assert fields["dma_begin_time"] == 0 and 0 < fields["scalar_begin_time"] < fields["scalar_end_time"]
     assert fields["scalar_end_time"] <= fields["dma_end_time"] <= fields["total_time"]
     assert "tensor_begin_time" not in fields
-    short = profile.profile(schedule(matmul(1024, 1024, 4096), TRN2, exact=False))
-    whole = profile.profile(schedule(matmul(1024, 1024, 4096), TRN2, exact=True))
-    assert short["tensor_end_time"] == pytest.approx(whole["tensor_end_time"], rel=0.01)
-    assert short["tensor_begin_time"] == pytest.approx(whole["tensor_begin_time"])
 
 
 def test_a_program_without_instructions_takes_no_time() -> None:

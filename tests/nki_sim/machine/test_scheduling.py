@@ -29,7 +29,7 @@ def time(program: Program, machine: Machine = TRN2) -> Timeline:
 
 
 def move(timeline: Timeline, row: int) -> Transfer:
-    found = timeline.costs[timeline.shown.template_ids[row]].transfer
+    found = timeline.costs[timeline.program.template_ids[row]].transfer
     assert found is not None
     return found
 
@@ -93,7 +93,7 @@ def test_every_schedule_respects_engines_and_memory(program: Program) -> None:
 def test_the_two_times_bound_each_other(program: Program, machine: Machine) -> None:
     timeline = time(program, machine)
     assert timeline.resource_bound_us <= timeline.latency_us
-    prices = [timeline.costs[t] for t in timeline.shown.template_ids.tolist()]
+    prices = [timeline.costs[t] for t in timeline.program.template_ids.tolist()]
     one_by_one = sum(price.busy_ns + price.latency_ns for price in prices)
     one_by_one += sum(price.transfer.start_ns + price.transfer.engine_ns for price in prices if price.transfer)
     slow = machine.throttle_factor * (one_by_one + 2 * machine.tensor_wait_ns * len(prices))
@@ -150,7 +150,7 @@ TILES = 8
 
 def fetched_and_squared_us(timeline: Timeline) -> float:
     """What the stream's tiles take when each is fetched only after the one before has been squared."""
-    load, square = (timeline.costs[t] for t in timeline.shown.template_ids[:2])
+    load, square = (timeline.costs[t] for t in timeline.program.template_ids[:2])
     assert load.transfer is not None and square.resource == "scalar"
     fetched_ns = load.busy_ns + load.transfer.start_ns + load.transfer.engine_ns + load.latency_ns
     return TILES * (fetched_ns + square.busy_ns) / 1e3
@@ -176,7 +176,7 @@ def test_tiles_run_ahead_as_far_as_there_is_memory(room: int) -> None:
     """Squaring is slow here, so that loads would run ahead if they could. A tile and its square are of one size."""
     machine = replace(TRN2, sbuf_partition_bytes=2 * room * 4 * 512, scalar_clock_ghz=0.05)
     timeline = time(stream(512, TILES), machine)
-    resources = [timeline.costs[t].resource for t in timeline.shown.template_ids.tolist()]
+    resources = [timeline.costs[t].resource for t in timeline.program.template_ids.tolist()]
     squares = [i for i, resource in enumerate(resources) if resource == "scalar"]
     loads = [i for i, resource in enumerate(resources) if resource != "scalar" and not outward(timeline, i)]
     assert len(loads) == len(squares) == TILES
@@ -195,9 +195,9 @@ def test_tiles_that_do_not_fit_together_are_spilled_and_fetched_again() -> None:
             nisa.dma_copy(dst=result, src=each)
 
     program = traced(body)
-    assert len(time(program).shown) == len(program)
+    assert len(time(program).program) == len(program)
     cramped = time(program, replace(TRN2, sbuf_partition_bytes=3 * 4 * 512))
-    added = [t.attrs for t in cramped.shown.templates if isinstance(t.attrs, Spill)]
+    added = [t.attrs for t in cramped.program.templates if isinstance(t.attrs, Spill)]
     assert {spill.reload for spill in added} == {False, True}
     audit(cramped)
 
@@ -221,7 +221,7 @@ def test_the_next_accumulator_does_not_wait_while_psum_has_a_bank_for_it() -> No
         timeline = time(products(2), machine)
         starts = [
             timeline.start_ns[i]
-            for i, t in enumerate(timeline.shown.template_ids.tolist())
+            for i, t in enumerate(timeline.program.template_ids.tolist())
             if timeline.costs[t].resource == "tensor"
         ]
         return float(starts[1])
@@ -469,7 +469,7 @@ def test_a_store_that_has_to_wait_does_not_hold_up_the_loads_behind_it() -> None
 def test_a_schedule_of_a_blocked_matmul_hides_its_loads() -> None:
     timeline = time(matmul(256, 128, 1024))
     audit(timeline)
-    rows = [i for i, t in enumerate(timeline.shown.template_ids.tolist()) if timeline.costs[t].resource == "tensor"]
+    rows = [i for i, t in enumerate(timeline.program.template_ids.tolist()) if timeline.costs[t].resource == "tensor"]
     starts, ends = timeline.start_ns[rows], timeline.end_ns[rows]
     pauses = starts[1:3] - ends[:2]  # the second before the one that begins the next sum
     assert (pauses >= -1e-6).all() and (pauses < 0.01 * (ends[1] - starts[1])).all()
@@ -487,7 +487,7 @@ def test_loads_that_overtake_stores_make_no_time_of_nothing() -> None:
             nisa.dma_copy(dst=tile(4096), src=source, engine=nisa.engine.scalar)
 
     timeline = time(traced(body, 4096), replace(TRN2, reload_window_bytes=0))
-    moves = [move(timeline, row) for row, n in enumerate(timeline.shown.template_ids) if timeline.costs[n].transfer]
+    moves = [move(timeline, row) for row, n in enumerate(timeline.program.template_ids) if timeline.costs[n].transfer]
     work_us = sum(each.engine_ns for each in moves) / 1e3
     assert len(moves) == 32 and timeline.latency_us >= work_us * (1 - 1e-9)
 

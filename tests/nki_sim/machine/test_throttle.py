@@ -48,7 +48,7 @@ def products(rows: list[int]) -> Program:
 def runs(program: Program, machine: Machine = TRN2) -> tuple[Timeline, np.ndarray, np.ndarray]:
     """(timeline, starts, durations) of what TensorE does, in the order of time."""
     timeline = schedule(program, machine)
-    rows = [row for row, n in enumerate(timeline.shown.template_ids) if timeline.costs[n].resource == "tensor"]
+    rows = [row for row, n in enumerate(timeline.program.template_ids) if timeline.costs[n].resource == "tensor"]
     rows.sort(key=lambda row: timeline.start_ns[row])
     return timeline, timeline.start_ns[rows], (timeline.end_ns - timeline.start_ns)[rows]
 

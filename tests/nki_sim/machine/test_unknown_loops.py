@@ -1,4 +1,4 @@
-"""Loops that a search could pass off as cheap: repetitions that stop repeating, lengths that a register decides."""
+"""Device loops, of lengths that a register decides as well: a search could pass them off as cheap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from traced_kernels import P, filled, matmul, nisa, nl, tile, traced, vector_ns
+from traced_kernels import P, filled, nisa, nl, tile, traced, vector_ns
 
 import nki_sim
 from nki_sim.dtypes import int32
@@ -19,86 +19,29 @@ from nki_sim.profile import measure
 from nki_sim.program import Program
 from nki_sim.schedule import schedule
 from nki_sim.session import TensorSpec
-from nki_sim.structure import dependence_structure
 from nki_sim.unroll import unrolled
 
-# --- loops that stop repeating themselves -------------------------------------------------------------
 
-FREE, BOUND = 6000, 9000
-"""Iterations that wait for nobody, and then as many that wait for the one before: the same templates throughout."""
+def test_a_device_loop_counts_with_all_its_passes() -> None:
+    def looped(trips: int) -> Program:
+        def body(source: object, result: object) -> None:
+            values = tile(512)
 
+            def once(_: object) -> None:
+                nisa.tensor_tensor(dst=values, data1=values, data2=values, op=nl.add)
 
-def phases(iteration: Callable[[Any, int], None], prepare: Callable[[], Any]) -> Program:
-    def body(source: Any, result: Any) -> None:
-        prepared = prepare()
-        for at in range(FREE + BOUND):
-            iteration(prepared, at)
-        nisa.dma_copy(dst=result, src=source)
+            nisa.memset(dst=values, value=0.0)
+            nl.fori_loop(0, trips, once)
+            nisa.dma_copy(dst=result, src=values)
 
-    return traced(body, 512)
+        return traced(body)
 
-
-def fresh_tiles_then_one(one: Any, at: int) -> None:
-    here = tile() if at < FREE else one
-    nisa.tensor_tensor(dst=here, data1=one, data2=one, op=nl.add)
-    nisa.activation(dst=here, op=nl.square, data=here)
-
-
-def eight_tiles_then_one(tiles: Any, at: int) -> None:
-    here = tiles[at % 8 if at < FREE else 0]
-    nisa.tensor_tensor(dst=here, data1=here, data2=here, op=nl.add)
-    nisa.activation(dst=here, op=nl.square, data=here)
-
-
-def slices_in_turn_then_one(wide: Any, at: int) -> None:
-    first = 512 * (at % 16 if at < FREE else 0)
-    here = wide[:, first : first + 512]
-    nisa.tensor_tensor(dst=here, data1=here, data2=here, op=nl.add)
-    nisa.activation(dst=here, op=nl.square, data=here)
-
-
-def rows_of_hbm_in_turn_then_one(scratch: Any, at: int) -> None:
-    here = scratch[at % 16 if at < FREE else 0]
-    nisa.dma_copy(dst=here, src=scratch[16 + at % 16 if at < FREE else 0])
-
-
-PHASES: dict[str, tuple[Callable[[Any, int], None], Callable[[], Any]]] = {
-    "fresh tiles, then one": (fresh_tiles_then_one, lambda: filled(tile())),
-    "eight tiles in turn, then one": (eight_tiles_then_one, lambda: [filled(tile()) for _ in range(8)]),
-    "slices in turn, then one": (slices_in_turn_then_one, lambda: filled(tile(512 * 16))),
-    "rows of HBM in turn, then one": (
-        rows_of_hbm_in_turn_then_one, lambda: nl.ndarray((32, P, 512), nl.float32, buffer=nl.private_hbm)
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PHASES)
-def test_a_loop_that_begins_to_wait_for_itself_is_no_repetition(name: str) -> None:
-    program = phases(*PHASES[name])
-    exact, quick = schedule(program, TRN2, exact=True), schedule(program, TRN2, exact=False)
-    assert quick.latency_us == pytest.approx(exact.latency_us, rel=0.01)
-
-
-def test_buffers_of_another_kind_are_no_repetition() -> None:
-    """A quarter of the partitions at a time leaves room for four; the template says nothing of what is not touched."""
-
-    def iteration(_: Any, at: int) -> None:
-        here = tile(8192, partitions=32 if at < FREE else P)[0:32, 0:64]
-        nisa.memset(dst=here, value=0.0)
-        nisa.activation(dst=here, op=nl.square, data=here)
-
-    program = phases(iteration, lambda: None)
-    structure = dependence_structure(program)
-    assert structure[2 * FREE - 8] == structure[2 * FREE - 6]
-    assert structure[2 * FREE + 8] not in structure[: 2 * FREE]
-
-
-def test_what_repeats_has_the_same_structure_in_every_iteration() -> None:
-    """Given an honest tiled product, when its loops are looked at, then all passes but the first are alike."""
-    program = matmul(1024, 1024, 2048)
-    period = 4 * (8 * 3 + 2)
-    structure = dependence_structure(program)
-    np.testing.assert_array_equal(structure[period : 6 * period], structure[2 * period : 7 * period])
+    ten, twenty = measure(looped(10)), measure(looped(20))
+    assert twenty.fields["vector_engine_instruction_count"] - ten.fields["vector_engine_instruction_count"] == 10
+    each = (
+        512 + TRN2.vector_issue_cycles
+    ) / TRN2.vector_clock_ghz + TRN2.vector_latency_ns  # every pass waits for the one before
+    assert twenty.latency_us - ten.latency_us == pytest.approx(10 * each / 1e3)
 
 
 # --- loops as long as a register says ------------------------------------------------------------------

@@ -33,13 +33,13 @@ def audit(timeline: Timeline) -> None:
 
 def rows_on(timeline: Timeline, resource: str) -> list[int]:
     """In the order in which they run."""
-    numbers = timeline.shown.template_ids.tolist()
+    numbers = timeline.program.template_ids.tolist()
     mine = [row for row, number in enumerate(numbers) if timeline.costs[number].resource == resource]
     return sorted(mine, key=lambda row: (timeline.issued_ns[row], row))
 
 
 def _one_thing_at_a_time(timeline: Timeline) -> None:
-    numbers = timeline.shown.template_ids.tolist()
+    numbers = timeline.program.template_ids.tolist()
     busy = [timeline.costs[number].busy_ns for number in numbers]
     tiled = any(price.array_tile is not None for price in timeline.costs)
     for name in RESOURCES:
@@ -73,7 +73,7 @@ def _two_rings(timeline: Timeline, rows: list[int], busy: list[float]) -> None:
 
 
 def _outward(timeline: Timeline, row: int) -> bool:
-    move = timeline.costs[timeline.shown.template_ids[row]].transfer
+    move = timeline.costs[timeline.program.template_ids[row]].transfer
     assert move is not None
     return move.outward
 
@@ -92,7 +92,7 @@ def _touched(program: Program, row: int, operand_number: int) -> tuple[int, np.n
 
 
 def _in_the_order_of_dependences(timeline: Timeline) -> None:
-    program = timeline.shown
+    program = timeline.program
     accesses = [
         (row, operand.access != "r", *_touched(program, row, number))
         for row in range(len(program))
@@ -111,7 +111,7 @@ def most_in_use(timeline: Timeline, region: MemoryRegion) -> float:
     A byte of a buffer is in use from the first start to the last end of what touches it, in any partition. What is
     never written holds nothing.
     """
-    program = timeline.shown
+    program = timeline.program
     written = set(program.operand_data[program.writes, 0].tolist())
     spans: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     for row in range(len(program)):
