@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
 
 from nki_sim.loop_ir.marks import MARK
@@ -82,16 +82,7 @@ class Needs:
     """Its last pass may differ."""
 
     def __or__(self, other: Needs) -> Needs:
-        return Needs(
-            self.numbers | other.numbers,
-            self.tensors | other.tensors,
-            self.indexed | other.indexed,
-            self.callees | other.callees,
-            self.builtins | other.builtins,
-            self.turns | other.turns,
-            self.from_zero or other.from_zero,
-            self.ends or other.ends,
-        )
+        return Needs(*[getattr(self, each.name) | getattr(other, each.name) for each in fields(self)])
 
 
 @dataclass(frozen=True)

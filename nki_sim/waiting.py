@@ -49,22 +49,14 @@ def stalls(timeline: Timeline) -> tuple[Stall, ...]:
     if not len(program):
         return ()
     resources = resource_numbers(timeline)[program.template_ids]
-    found: list[Stall] = []
+    found: dict[tuple[str, str], Stall] = {}
     for number, engine in enumerate(ENGINES):
-        chosen, idle, held = _idle_before(timeline, resources, number)
+        _, idle, held = _idle_before(timeline, resources, number)
         for other in np.unique(held[idle > 0]).tolist():
-            here = (held == other) & (idle > 0)
-            found.append(Stall(engine, _who(other), float(idle[here].sum()) / 1e3, int(here.sum())))
-    merged: dict[tuple[str, str], Stall] = {}
-    for stall in found:
-        key = (stall.engine, stall.waiting_on)
-        old = merged.get(key)
-        merged[key] = (
-            stall
-            if old is None
-            else Stall(stall.engine, stall.waiting_on, old.us + stall.us, old.instructions + stall.instructions)
-        )
-    return tuple(sorted(merged.values(), key=lambda stall: (-stall.us, stall.engine, stall.waiting_on)))
+            here, key = (held == other) & (idle > 0), (engine, _who(other))
+            before = found.get(key, Stall(*key, 0.0, 0))
+            found[key] = Stall(*key, before.us + float(idle[here].sum()) / 1e3, before.instructions + int(here.sum()))
+    return tuple(sorted(found.values(), key=lambda stall: (-stall.us, stall.engine, stall.waiting_on)))
 
 
 LONGEST_IDLE = 8

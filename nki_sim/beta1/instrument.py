@@ -188,18 +188,20 @@ class _Watch(ast.NodeTransformer):
             out += new if isinstance(new, list) else [new]
         return out
 
-    def visit_Try(self, node: ast.Try) -> Any:
+    def _as_it_is(self, node: ast.AST) -> Any:
+        return node
+
+    visit_ClassDef = visit_Lambda = visit_JoinedStr = _as_it_is
+
+    def _with_a_body(self, node: ast.If | ast.While | ast.With | ast.Try) -> Any:
+        if isinstance(node, (ast.If, ast.While)):
+            node.test = self.visit(node.test)
         node.body = self._block(node.body)
+        if isinstance(node, ast.If):
+            node.orelse = self._block(node.orelse)
         return node
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
-        return node
-
-    def visit_Lambda(self, node: ast.Lambda) -> Any:
-        return node
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> Any:
-        return node
+    visit_If = visit_While = visit_With = visit_Try = _with_a_body
 
     def visit_For(self, node: ast.For) -> Any:
         name = node.target.id if isinstance(node.target, ast.Name) else ""
@@ -209,21 +211,6 @@ class _Watch(ast.NodeTransformer):
         )
         node.body = self._block(node.body)
         node.orelse = self._block(node.orelse)
-        return node
-
-    def visit_While(self, node: ast.While) -> Any:
-        node.test = self.visit(node.test)
-        node.body = self._block(node.body)
-        return node
-
-    def visit_If(self, node: ast.If) -> Any:
-        node.test = self.visit(node.test)
-        node.body = self._block(node.body)
-        node.orelse = self._block(node.orelse)
-        return node
-
-    def visit_With(self, node: ast.With) -> Any:
-        node.body = self._block(node.body)
         return node
 
     def visit_Assign(self, node: ast.Assign) -> Any:

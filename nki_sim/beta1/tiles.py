@@ -326,30 +326,6 @@ class Tile:
 
     # --- arithmetic ---------------------------------------------------------------------------------
 
-    def __add__(self, other: Any) -> Tile:
-        return operate("add", self, other)
-
-    def __radd__(self, other: Any) -> Tile:
-        return operate("add", other, self)
-
-    def __sub__(self, other: Any) -> Tile:
-        return operate("subtract", self, other)
-
-    def __rsub__(self, other: Any) -> Tile:
-        return operate("subtract", other, self)
-
-    def __mul__(self, other: Any) -> Tile:
-        return operate("multiply", self, other)
-
-    def __rmul__(self, other: Any) -> Tile:
-        return operate("multiply", other, self)
-
-    def __truediv__(self, other: Any) -> Tile:
-        return operate("divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> Tile:
-        return operate("divide", other, self)
-
     def __neg__(self) -> Tile:
         return operate("negative", self)
 
@@ -366,6 +342,15 @@ class DynamicSlice:
 
     start: Any
     size: Any
+
+
+def _operator_of(name: str, swapped: bool) -> Callable[[Tile, Any], Tile]:
+    return lambda self, other: operate(name, *((other, self) if swapped else (self, other)))
+
+
+for _sign, _name in (("add", "add"), ("sub", "subtract"), ("mul", "multiply"), ("truediv", "divide")):
+    setattr(Tile, f"__{_sign}__", _operator_of(_name, False))
+    setattr(Tile, f"__r{_sign}__", _operator_of(_name, True))
 
 
 def operate(name: str, *operands: Any, **options: Any) -> Tile:

@@ -51,16 +51,12 @@ def _sin(x: Array, out: Array) -> None:
     out[...] = np.where(beyond, extrapolated, np.sin(x))
 
 
-def _sigmoid_of(x: Array) -> Array:
+def _sigmoid(x: Array) -> Array:
     result: Array = np.multiply(x, np.float32(-1))
     np.exp(result, out=result)  # overflow to inf gives the right limit, 0
     np.add(result, _ONE, out=result)
     np.divide(_ONE, result, out=result)
     return result
-
-
-def _sigmoid(x: Array, out: Array) -> None:
-    out[...] = _sigmoid_of(x)
 
 
 def _silu(x: Array, out: Array) -> None:
@@ -70,22 +66,18 @@ def _silu(x: Array, out: Array) -> None:
     np.divide(x, denominator, out=out)
 
 
-def _silu_dx(x: Array, out: Array) -> None:
-    gate = _sigmoid_of(x)
-    out[...] = gate * (_ONE + x * (_ONE - gate))
+def _silu_dx(x: Array) -> Array:
+    gate = _sigmoid(x)
+    return gate * (_ONE + x * (_ONE - gate))
 
 
-def _softplus_of(x: Array) -> Array:
+def _softplus(x: Array) -> Array:
     result: Array = np.maximum(x, np.float32(0)) + np.log1p(np.exp(-np.abs(x)))
     return result
 
 
-def _softplus(x: Array, out: Array) -> None:
-    out[...] = _softplus_of(x)
-
-
-def _mish(x: Array, out: Array) -> None:
-    out[...] = x * np.tanh(_softplus_of(x))
+def _mish(x: Array) -> Array:
+    return x * np.tanh(_softplus(x))
 
 
 # Rational minimax approximation of erf (as used by Eigen and XLA), within 3 float32 ulp.
@@ -136,7 +128,7 @@ def _erfc_of(z: Array) -> Array:
     return exponent
 
 
-def _erf_of(x: Array) -> Array:
+def _erf(x: Array) -> Array:
     """Beyond 0.5 by what is missing to 1, so that it is within one rounding where 1 + erf(x) nearly cancels."""
     clamped = np.clip(x, -_HALF, _HALF)
     square = clamped * clamped
@@ -153,32 +145,28 @@ def _erf_of(x: Array) -> Array:
     return result
 
 
-def _erf(x: Array, out: Array) -> None:
-    out[...] = _erf_of(x)
-
-
-def _erf_dx(x: Array, out: Array) -> None:
-    out[...] = np.float32(2 / np.sqrt(np.pi)) * np.exp(-x * x)
+def _erf_dx(x: Array) -> Array:
+    return np.float32(2 / np.sqrt(np.pi)) * np.exp(-x * x)
 
 
 def _normal_cdf(x: Array) -> Array:
     """With what 1 + erf(x) drops below 6e-8, as references are written: further out they drop it in float64 too, and a
     value that is right would stand against 0."""
-    result: Array = _HALF * (_ONE + _erf_of(x * np.float32(np.sqrt(0.5))))
+    result: Array = _HALF * (_ONE + _erf(x * np.float32(np.sqrt(0.5))))
     return result
 
 
-def _gelu(x: Array, out: Array) -> None:
-    out[...] = x * _normal_cdf(x)
+def _gelu(x: Array) -> Array:
+    return x * _normal_cdf(x)
 
 
-def _gelu_dx(x: Array, out: Array) -> None:
-    out[...] = _normal_cdf(x) + x * np.float32(1 / np.sqrt(2 * np.pi)) * np.exp(-_HALF * x * x)
+def _gelu_dx(x: Array) -> Array:
+    return _normal_cdf(x) + x * np.float32(1 / np.sqrt(2 * np.pi)) * np.exp(-_HALF * x * x)
 
 
-def _gelu_tanh(x: Array, out: Array) -> None:
+def _gelu_tanh(x: Array) -> Array:
     inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
-    out[...] = _HALF * x * (_ONE + np.tanh(inner))
+    return _HALF * x * (_ONE + np.tanh(inner))
 
 
 _GELU_SLOPE = np.float32(1.702)
@@ -190,28 +178,35 @@ def _gelu_sigmoid(x: Array, out: Array) -> None:
     np.divide(x, denominator, out=out)
 
 
-def _gelu_sigmoid_dx(x: Array, out: Array) -> None:
-    gate = _sigmoid_of(_GELU_SLOPE * x)
-    out[...] = gate * (_ONE + _GELU_SLOPE * x * (_ONE - gate))
+def _gelu_sigmoid_dx(x: Array) -> Array:
+    gate = _sigmoid(_GELU_SLOPE * x)
+    return gate * (_ONE + _GELU_SLOPE * x * (_ONE - gate))
+
+
+def _stored(function: Callable[[Array], Array]) -> Function:
+    def stored(x: Array, out: Array) -> None:
+        out[...] = function(x)
+
+    return stored
 
 
 FUNCTIONS: dict[str, Function] = {
     "copy": _copy,
     "square": _square,
-    "sigmoid": _sigmoid,
+    "sigmoid": _stored(_sigmoid),
     "relu": _relu,
-    "gelu": _gelu,
-    "gelu_dx": _gelu_dx,
-    "gelu_apprx_tanh": _gelu_tanh,
+    "gelu": _stored(_gelu),
+    "gelu_dx": _stored(_gelu_dx),
+    "gelu_apprx_tanh": _stored(_gelu_tanh),
     "gelu_apprx_sigmoid": _gelu_sigmoid,
-    "gelu_apprx_sigmoid_dx": _gelu_sigmoid_dx,
+    "gelu_apprx_sigmoid_dx": _stored(_gelu_sigmoid_dx),
     "silu": _silu,
-    "silu_dx": _silu_dx,
+    "silu_dx": _stored(_silu_dx),
     "tanh": np.tanh,
-    "softplus": _softplus,
-    "mish": _mish,
-    "erf": _erf,
-    "erf_dx": _erf_dx,
+    "softplus": _stored(_softplus),
+    "mish": _stored(_mish),
+    "erf": _stored(_erf),
+    "erf_dx": _stored(_erf_dx),
     "exp": np.exp,
     "log": np.log,
     "sin": _sin,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import total_ordering
 
 from nki_sim.program import Engine as engine
 
@@ -44,6 +45,7 @@ class matmul_perf_mode(_Constant):
     double_row = "double_row"
 
 
+@total_ordering
 class nc_version(_Constant):
     """NeuronCore generations, in order: trn1 is gen2, trn2 gen3, trn3 gen4."""
 
@@ -53,15 +55,6 @@ class nc_version(_Constant):
 
     def __lt__(self, other: nc_version) -> bool:
         return self.value < other.value
-
-    def __le__(self, other: nc_version) -> bool:
-        return self.value <= other.value
-
-    def __gt__(self, other: nc_version) -> bool:
-        return self.value > other.value
-
-    def __ge__(self, other: nc_version) -> bool:
-        return self.value >= other.value
 
 
 class dma_engine(_Constant):

@@ -59,6 +59,22 @@ def _rows(clip: Clip) -> Clip:
     return {axis: text for axis, text in clip.items() if axis == 0}
 
 
+def _made(
+    low: Lowering, fact: TileFact, target: Operand | None, wish: str, masked: tuple[Clip, str | None], function: str,
+    memory: str = "", dtype: str = "", **arguments: str | None,
+) -> Operand:  # fmt: skip
+    """One instruction into a new tile, or into the target; `masked`: where its result is cut off, and on what
+    condition it is issued."""
+    clip, guard = masked
+    dst = low.new(fact, target, memory or _on_chip(target), wish, dtype)
+    with low.out.only_if(guard):
+        low.out.call(function, dst=clipped(dst, clip).text, **arguments)
+        return low.finished(dst, target, clip)
+
+
+_ALWAYS: tuple[Clip, str | None] = (NO_CLIP, None)
+
+
 # --- moves ------------------------------------------------------------------------------------------
 
 
@@ -76,11 +92,8 @@ def _load(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -
 def _copy(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
     clip, guard = low.mask(given.get("mask"))
     node = given.get("src") or given["x"]
-    source = _near(low, node, clip)
-    dst = low.new(fact, target, _on_chip(target), "copied")
-    with low.out.only_if(guard):
-        low.out.call("nisa.tensor_copy", dst=clipped(dst, clip).text, src=source.text, engine=_engine(low, given))
-        return low.finished(dst, target, clip)
+    source, engine = _near(low, node, clip), _engine(low, given)
+    return _made(low, fact, target, "copied", (clip, guard), "nisa.tensor_copy", src=source.text, engine=engine)
 
 
 @_rule("memset")
@@ -116,9 +129,7 @@ def _load_transposed(low: Lowering, given: Given, fact: TileFact, target: Operan
     low.out.call("nisa.dma_copy", dst=loaded.text, src=source.text)
     psum = low.out.allocate(low.out.names.new("transposed"), fact.shape, fact.dtype, "psum")
     low.out.call("nisa.nc_transpose", dst=psum.text, data=loaded.text)
-    dst = low.new(fact, target, "sbuf", "transposed")
-    low.out.call("nisa.tensor_copy", dst=dst.text, src=psum.text)
-    return low.finished(dst, target)
+    return _made(low, fact, target, "transposed", _ALWAYS, "nisa.tensor_copy", "sbuf", src=psum.text)
 
 
 def _load_transposed_by_parts(low: Lowering, source: Operand, fact: TileFact, target: Operand | None) -> Operand:
@@ -204,10 +215,10 @@ def _transpose(low: Lowering, given: Given, fact: TileFact, target: Operand | No
     on_tensor = fact.memory == "psum"
     if on_tensor:
         data = low.in_sbuf(data)
-    dst = low.new(fact, target, "psum" if on_tensor else "sbuf", "transposed", data.dtype)
-    with low.out.only_if(guard):
-        low.out.call("nisa.nc_transpose", dst=clipped(dst, turned).text, data=data.text, engine=_engine(low, given))
-        return low.finished(dst, target, turned)
+    return _made(
+        low, fact, target, "transposed", (turned, guard), "nisa.nc_transpose", "psum" if on_tensor else "sbuf",
+        data.dtype, data=data.text, engine=_engine(low, given),
+    )  # fmt: skip
 
 
 # --- ScalarE ----------------------------------------------------------------------------------------
@@ -227,12 +238,10 @@ def _activation(low: Lowering, given: Given, fact: TileFact, target: Operand | N
         extra["reduce_op"] = low.op(given["reduce_op"]) if "reduce_op" in given else "nl.add"
         extra["reduce_res"] = low.operand(given["reduce_res"]).text
         extra["reduce_cmd"] = "nisa.reduce_cmd.reset_reduce"
-    dst = low.new(fact, target, _on_chip(target), "activated")
-    with low.out.only_if(guard):
-        low.out.call(
-            "nisa.activation", dst=clipped(dst, clip).text, op=low.op(given["op"]), data=data.text, **beside, **extra
-        )
-        return low.finished(dst, target, clip)
+    return _made(
+        low, fact, target, "activated", (clip, guard), "nisa.activation", op=low.op(given["op"]), data=data.text,
+        **beside, **extra,
+    )  # fmt: skip
 
 
 @_rule("function")
@@ -248,10 +257,7 @@ def _function(low: Lowering, given: Given, fact: TileFact, target: Operand | Non
 def _reciprocal(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
     clip, guard = low.mask(given.get("mask"))
     data = _tiles(low, given.get("data") or given["x"], clip)
-    dst = low.new(fact, target, _on_chip(target), "inverse")
-    with low.out.only_if(guard):
-        low.out.call("nisa.reciprocal", dst=clipped(dst, clip).text, data=data.text)
-        return low.finished(dst, target, clip)
+    return _made(low, fact, target, "inverse", (clip, guard), "nisa.reciprocal", data=data.text)
 
 
 @_rule("negative")
@@ -275,17 +281,11 @@ def _reduce(low: Lowering, given: Given, fact: TileFact, target: Operand | None)
     if data.memory == "hbm":
         data = low.staged(data)
     text, axis = _trailing(low, data, given["axis"])
-    dst = low.new(fact, target, _on_chip(target), "reduced")
-    with low.out.only_if(guard):
-        low.out.call(
-            "nisa.tensor_reduce",
-            dst=clipped(dst, _rows(clip)).text,
-            op=low.op(given["op"]),
-            data=text,
-            axis=axis,
-            negate=low.source.of(given["negate"]) if constant(given.get("negate"), False) else None,
-        )
-        return low.finished(dst, target, _rows(clip))
+    negate = low.source.of(given["negate"]) if constant(given.get("negate"), False) else None
+    return _made(
+        low, fact, target, "reduced", (_rows(clip), guard), "nisa.tensor_reduce", op=low.op(given["op"]), data=text,
+        axis=axis, negate=negate,
+    )  # fmt: skip
 
 
 def _trailing(low: Lowering, data: Operand, axis: ast.expr) -> tuple[str, str]:
@@ -343,16 +343,9 @@ def _tensor_scalar(low: Lowering, given: Given, fact: TileFact, target: Operand 
         else:
             rest[name] = "True"
     wide = "operand1" in given and "operand0" in given and _is_wide(low, given["operand1"])
-    dst = low.new(fact, target, _on_chip(target), "result")
-    with low.out.only_if(guard):
-        low.out.call(
-            "nisa.scalar_tensor_tensor" if wide else "nisa.tensor_scalar",
-            dst=clipped(dst, clip).text,
-            data=data.text,
-            **rest,
-            engine=_engine(low, given),
-        )
-        return low.finished(dst, target, clip)
+    function = "nisa.scalar_tensor_tensor" if wide else "nisa.tensor_scalar"
+    engine = _engine(low, given)
+    return _made(low, fact, target, "result", (clip, guard), function, data=data.text, **rest, engine=engine)
 
 
 def _is_wide(low: Lowering, node: ast.expr) -> bool:
@@ -366,19 +359,10 @@ def _scan(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -
     one, two = _tiles(low, given["data0"], clip), _tiles(low, given["data1"], clip)
     start = clipped(low.operand(given["initial"]), _rows(clip))
     flags = {name: "True" for name in ("reverse0", "reverse1") if constant(given.get(name), False)}
-    dst = low.new(fact, target, "sbuf", "scanned")
-    with low.out.only_if(guard):
-        low.out.call(
-            "nisa.tensor_tensor_scan",
-            dst=clipped(dst, clip).text,
-            data0=one.text,
-            data1=two.text,
-            initial=start.text,
-            op0=low.op(given["op0"]),
-            op1=low.op(given["op1"]),
-            **flags,
-        )
-        return low.finished(dst, target, clip)
+    return _made(
+        low, fact, target, "scanned", (clip, guard), "nisa.tensor_tensor_scan", "sbuf", data0=one.text, data1=two.text,
+        initial=start.text, op0=low.op(given["op0"]), op1=low.op(given["op1"]), **flags,
+    )  # fmt: skip
 
 
 @_rule("tensor_scalar_reduce")
@@ -418,11 +402,8 @@ def _where(low: Lowering, given: Given, fact: TileFact, target: Operand | None) 
 def _statistics(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
     clip, guard = low.mask(given.get("mask"))
     data = _near(low, given["data"], clip)
-    dst = low.new(fact, target, _on_chip(target), "statistics")
     name = "nisa.bn_stats" if fact.sizes()[1] == 6 else "nisa.bn_aggr"
-    with low.out.only_if(guard):
-        low.out.call(name, dst=clipped(dst, _rows(clip)).text, data=data.text)
-        return low.finished(dst, target, _rows(clip))
+    return _made(low, fact, target, "statistics", (_rows(clip), guard), name, data=data.text)
 
 
 def _search(name: str, *roles: str) -> None:
@@ -435,9 +416,7 @@ def _search(name: str, *roles: str) -> None:
             raise NeedsPerson("mask", f"nisa.{name} under a mask")
         more = {key: low.source.of(given[key]) for key in ("imm",) if key in given}
         tiles = {role: _tiles(low, given[role]).text for role in roles}
-        dst = low.new(fact, target, _on_chip(target), "found")
-        low.out.call(f"nisa.{name}", dst=dst.text, **tiles, **more)
-        return low.finished(dst, target)
+        return _made(low, fact, target, "found", _ALWAYS, f"nisa.{name}", **tiles, **more)
 
 
 _search("max8", "src")
@@ -469,32 +448,24 @@ def _affine_select(low: Lowering, given: Given, fact: TileFact, target: Operand 
         raise NeedsPerson("mask", "nisa.affine_select under a mask that cuts it")
     pattern, offset, multiplier = _affine(low, given["pred"], "mask", fact.shape)
     data = low.in_sbuf(_tiles(low, given["on_true_tile"]))
-    dst = low.new(fact, target, "sbuf", "selected")
-    with low.out.only_if(guard):
-        low.out.call(
-            "nisa.affine_select",
-            dst=dst.text,
-            pattern=pattern,
-            channel_multiplier=multiplier,
-            on_true_tile=data.text,
-            on_false_value=low.rewritten(given["on_false_value"]),
-            cmp_op="nl.greater",
-            offset=offset,
-        )
-        return low.finished(dst, target)
+    return _made(
+        low, fact, target, "selected", (NO_CLIP, guard), "nisa.affine_select", "sbuf", pattern=pattern,
+        channel_multiplier=multiplier, on_true_tile=data.text, on_false_value=low.rewritten(given["on_false_value"]),
+        cmp_op="nl.greater", offset=offset,
+    )  # fmt: skip
 
 
 @_rule("tensor_partition_reduce")
 def _partition_reduce(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
     data = low.in_sbuf(_tiles(low, given["data"]))
-    dst = low.new(fact, target, "sbuf", "reduced")
-    low.out.call("nisa.tensor_partition_reduce", dst=dst.text, op=low.op(given["op"]), data=data.text)
-    return low.finished(dst, target)
+    function, op = "nisa.tensor_partition_reduce", low.op(given["op"])
+    return _made(low, fact, target, "reduced", _ALWAYS, function, "sbuf", op=op, data=data.text)
 
 
 @_rule("iota")
 def _iota(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
     pattern, offset, multiplier = _affine(low, given["expr"], "grid", fact.shape)
-    dst = low.new(fact, target, "sbuf", "positions")
-    low.out.call("nisa.iota", dst=dst.text, pattern=pattern, offset=offset, channel_multiplier=multiplier)
-    return low.finished(dst, target)
+    return _made(
+        low, fact, target, "positions", _ALWAYS, "nisa.iota", "sbuf", pattern=pattern, offset=offset,
+        channel_multiplier=multiplier,
+    )  # fmt: skip
