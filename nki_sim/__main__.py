@@ -36,13 +36,12 @@ from nki_sim.loop_ir.writing import written
 from nki_sim.machine import DEFAULT_MACHINE, MACHINES, machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.migrate import command
-from nki_sim.passes import Passes, must_be_counted
+from nki_sim.passes import Passes, must_be_counted, unrolled
 from nki_sim.problem import BadProblem, beside_the_reference, drawn_inputs, load_problem, module_of
 from nki_sim.profile import measure, summarise
 from nki_sim.program import Program
 from nki_sim.schedule import schedule
 from nki_sim.session import TensorSpec, target_machine, where
-from nki_sim.unroll import unrolled
 
 PROTOCOL = ("get_inputs", "forward", "transform_to_nki_inputs", "transform_nki_outputs")
 
@@ -95,19 +94,13 @@ def parser(program: str) -> argparse.ArgumentParser:
     commands = made.add_subparsers(required=True, metavar="run|check|trace|normal|profile|migrate")
     run = commands.add_parser("run", help="run a kernel on arrays and print or save its outputs")
     _kernel_options(run)
-    run.add_argument(
-        "--problem", metavar="REF.py", type=Path, help="reference module: its inputs, its outputs beside the kernel's"
-    )
+    _problem_option(run, "reference module: its inputs, its outputs beside the kernel's")
     run.add_argument("--output", metavar="PREFIX", help="save outputs as PREFIX0.npy, PREFIX1.npy, ...")
     run.set_defaults(action=_run)
     check = commands.add_parser("check", help="what the NKI compiler or a device would get wrong although it runs here")
     _kernel_options(check)
-    check.add_argument(
-        "--problem",
-        metavar="REF.py",
-        type=Path,
-        help="reference module at whose arguments sums in PSUM are checked (default: the one beside the kernel)",
-    )
+    at = "reference module at whose arguments sums in PSUM are checked (default: the one beside the kernel)"
+    _problem_option(check, at)
     check.add_argument("--nki", default=lint.LATEST, choices=lint.VERSIONS, help="NKI version (default %(default)s)")
     check.add_argument("--hints", action="store_true", help="also what that version has a shorter way for")
     check.add_argument("--json", action="store_true", help=_JSON_HELP)
@@ -119,15 +112,11 @@ def parser(program: str) -> argparse.ArgumentParser:
     trace.set_defaults(action=_trace)
     normal = commands.add_parser("normal", help="print a kernel as loops over plain instructions, at these shapes")
     _kernel_options(normal)
-    normal.add_argument(
-        "--problem", metavar="REF.py", type=Path, help="reference module whose get_inputs gives the arguments"
-    )
+    _problem_option(normal, "reference module whose get_inputs gives the arguments")
     normal.set_defaults(action=_normal)
     profile = commands.add_parser("profile", help="predict how long a kernel takes, and where")
     _kernel_options(profile)
-    profile.add_argument(
-        "--problem", metavar="REF.py", type=Path, help="reference module whose get_inputs gives the arguments"
-    )
+    _problem_option(profile, "reference module whose get_inputs gives the arguments")
     profile.add_argument(
         "--trace", "--perfetto", dest="perfetto", metavar="FILE", type=Path, help="write a timeline for ui.perfetto.dev"
     )
@@ -142,10 +131,14 @@ def parser(program: str) -> argparse.ArgumentParser:
     migrate.add_argument("-o", "--output", metavar="NEW.py", type=Path, help="write it there instead of printing it")
     migrate.add_argument("--function", metavar="NAME", help="which kernel of the file")
     migrate.add_argument("--also-valid-in", choices=["0.6"], help="use nothing that this version does not have")
-    migrate.add_argument("--problem", metavar="REF.py", type=Path, help="reference module whose arguments are used")
+    _problem_option(migrate, "reference module whose arguments are used")
     migrate.add_argument("--grid", metavar="4x2", default="", help="launch grid that a kernel of NKI 0.1 is called on")
     migrate.set_defaults(action=_migrate)
     return made
+
+
+def _problem_option(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--problem", metavar="REF.py", type=Path, help=what)
 
 
 _JSON_HELP = "print one JSON document instead, which keeps to a schema"

@@ -16,10 +16,9 @@ from nki_sim.cost import Cost
 from nki_sim.intervals import Interval, interval
 from nki_sim.joint import schedule_jointly
 from nki_sim.machine import Machine, machine
-from nki_sim.passes import Passes
+from nki_sim.passes import Passes, unrolled
 from nki_sim.program import Program
 from nki_sim.schedule import Timeline, schedule
-from nki_sim.unroll import unrolled
 from nki_sim.waiting import ENGINES, Idle, Stall, longest_idle, resource_numbers, stalls
 
 

@@ -23,7 +23,6 @@ import numpy as np
 
 from nki_sim.allocations import Allocations
 from nki_sim.array_tiles import check_array_tiles
-from nki_sim.collector import collector_resting
 from nki_sim.contracts import HBM, MOST_DIMENSIONS, check_contract
 from nki_sim.dtypes import ALL, DType, int32
 from nki_sim.errors import NkiError, ProgramFormatError
@@ -33,7 +32,18 @@ from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.opcodes import OPCODES
 from nki_sim.operands import check_operands
 from nki_sim.passes import LOOPS_DEEP, MOST_ROWS, loops_inside
-from nki_sim.program import NO_MARKS, Bound, Edge, Engine, Loop, Operand, Program, Template, TensorRef
+from nki_sim.program import (
+    NO_MARKS,
+    Bound,
+    Edge,
+    Engine,
+    Loop,
+    Operand,
+    Program,
+    Template,
+    TensorRef,
+    collector_resting,
+)
 from nki_sim.stream import check_first_contents, check_stream, span
 
 FORMAT_VERSION = 5

@@ -16,15 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from nki_sim import machine_code, schedule_pass
-from nki_sim.collector import collector_resting
 from nki_sim.compiler.loads import order_of_need, without_repeated_loads
 from nki_sim.compiler.renames import with_a_tile_for_each_content
 from nki_sim.compiler.spills import Spill, with_spills
 from nki_sim.cost import RESOURCES, Cost, cost
 from nki_sim.machine import Machine
 from nki_sim.opcodes import meeting_rows
-from nki_sim.program import Program
-from nki_sim.unroll import unrolled
+from nki_sim.passes import unrolled
+from nki_sim.program import Program, collector_resting
 
 SHARED = {"sbuf": "sbuf port", "psum": "psum port", "descriptors": "gpsimd cores"}
 """`ports` of a price to what only one user has at a time: Vector or GpSimd, Vector or Scalar, and GpSimd's cores, which

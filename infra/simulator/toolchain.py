@@ -64,7 +64,7 @@ from nki_sim.executor import Unwritten, execute_counting, held_bytes
 from nki_sim.isa.numerics import take_rounded_integers
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
-from nki_sim.passes import MOST_ROWS, Passes, executed_rows, must_be_counted
+from nki_sim.passes import MOST_ROWS, Passes, executed_rows, must_be_counted, unrolled
 from nki_sim.precision import low_precision
 from nki_sim.program import Program
 from nki_sim.proofs import proof
@@ -74,7 +74,6 @@ from nki_sim.proofs.proof import NotProvable
 from nki_sim.proofs.rounding import error_bound
 from nki_sim.run import iterate
 from nki_sim.schedule import Timeline, resource_bound
-from nki_sim.unroll import unrolled
 from nki_sim.unwritten import may_read_unwritten
 
 log = logging.getLogger(__name__)

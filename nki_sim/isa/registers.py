@@ -16,8 +16,7 @@ from nki_sim.isa.scalars import NkiScalar
 from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import Opcode, define
 from nki_sim.program import Engine, Template
-from nki_sim.registers import VirtualRegister, new_register
-from nki_sim.session import Instruction, current
+from nki_sim.session import Instruction, VirtualRegister, current, new_register
 from nki_sim.tensor import NkiTensor
 
 

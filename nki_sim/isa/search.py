@@ -169,19 +169,11 @@ def nc_match_replace8(
     first, so of repeated values the last one has the first position.
     """
     attrs = MatchReplace(float(ops.scalar(imm, "nc_match_replace8: imm")))
-    if dst_idx is None:
-        return current().emit(
-            _MATCH_REPLACE8, Engine.vector, ("dst", "data", "vals"), "wrr", (dst, data, vals), attrs, name=name
-        )
-    return current().emit(
-        _MATCH_REPLACE8,
-        Engine.vector,
-        ("dst", "data", "vals", "dst_idx"),
-        "wrrw",
-        (dst, data, vals, dst_idx),
-        attrs,
-        name=name,
-    )
+    roles: tuple[str, ...] = ("dst", "data", "vals")
+    operands: tuple[NkiTensor, ...] = (dst, data, vals)
+    if dst_idx is not None:
+        roles, operands = (*roles, "dst_idx"), (*operands, dst_idx)
+    return current().emit(_MATCH_REPLACE8, Engine.vector, roles, "wrrw"[: len(roles)], operands, attrs, name=name)
 
 
 # --- nonzero_with_count ---------------------------------------------------------------------------

@@ -100,15 +100,15 @@ def tensor_copy_predicated(
     predicate: integer tile of dst's size; src: a number or a tile of dst's size. src and predicate not both
     in PSUM.
     """
+    roles: tuple[str, ...] = ("dst", "predicate")
+    operands: tuple[NkiTensor, ...] = (dst, predicate)
+    number: Number | None = None
     if isinstance(src, NkiTensor):
-        attrs = CopyPredicated(None, bool(reverse_pred))
-        return current().emit(
-            _COPY_PREDICATED, Engine.vector, ("dst", "predicate", "src"), "urr", (dst, predicate, src), attrs, name=name
-        )
-    attrs = CopyPredicated(ops.scalar(src, "tensor_copy_predicated: src"), bool(reverse_pred))
-    return current().emit(
-        _COPY_PREDICATED, Engine.vector, ("dst", "predicate"), "ur", (dst, predicate), attrs, name=name
-    )
+        roles, operands = (*roles, "src"), (*operands, src)
+    else:
+        number = ops.scalar(src, "tensor_copy_predicated: src")
+    attrs = CopyPredicated(number, bool(reverse_pred))
+    return current().emit(_COPY_PREDICATED, Engine.vector, roles, "urr"[: len(roles)], operands, attrs, name=name)
 
 
 # --- range_select ---------------------------------------------------------------------------------

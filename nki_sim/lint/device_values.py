@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Union
 
 from nki_sim.lint.kernel_source import KernelSource
@@ -247,3 +248,9 @@ def _mentions(binding: Binding, name: str) -> bool:
     return isinstance(binding, ast.BinOp) and any(
         isinstance(node, ast.Name) and node.id == name for node in ast.walk(binding)
     )
+
+
+@lru_cache(maxsize=2)
+def values_of(source: KernelSource) -> DeviceValues:
+    """Of the file that is being checked: nearly every rule of NKI 0.7 asks for it."""
+    return DeviceValues(source)

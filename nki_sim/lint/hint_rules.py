@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nki_sim.lint.device_values import DeviceValues
+from nki_sim.lint.device_values import values_of
 from nki_sim.lint.kernel_source import KernelSource
 from nki_sim.lint.rules import Found, rule
 
@@ -17,7 +17,7 @@ _LOADED_DTYPES = ("nki.language.int32", "nki.language.int64")
 @rule("0.7", severity="hint")
 def register_as_offset(source: KernelSource) -> Found:
     """A register that is loaded once from an integer tile, and then only says where, or how often."""
-    values = DeviceValues(source)
+    values = values_of(source)
     for function in source.kernel_code:
         uses = list(_uses(function, source))
         for load in (use for use in uses if use.function == "nki.isa.register_load" and use.place in ("0", "dst")):

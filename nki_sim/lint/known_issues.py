@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable
 from functools import lru_cache, wraps
 
-from nki_sim.lint.device_values import DeviceValues
+from nki_sim.lint.device_values import values_of
 from nki_sim.lint.findings import LAST_PARSED
 from nki_sim.lint.kernel_source import KernelSource
 from nki_sim.lint.name_rules import keywords_of
@@ -56,11 +56,6 @@ def _issue(since: str, until: str = LAST_PARSED, severity: str = "error") -> Cal
 def _tiles(source: KernelSource) -> Tiles:
     """Of the file that is being checked: several rules here ask for it."""
     return Tiles(source)
-
-
-@lru_cache(maxsize=2)
-def _values(source: KernelSource) -> DeviceValues:
-    return DeviceValues(source)
 
 
 def _operand(call: ast.Call, place: int, name: str) -> ast.expr | None:
@@ -167,13 +162,13 @@ def copy_between_memories(source: KernelSource) -> Found:
 def copy_of_integers(source: KernelSource) -> Found:
     for call, name in source.calls():
         copied = _operand(call, 0, "x") if name == "nki.language.copy" else None
-        held = _values(source).of(copied) if copied is not None else None
+        held = values_of(source).of(copied) if copied is not None else None
         if held is not None and held.dtype in ("nki.language.int32", "nki.language.uint32"):
             yield call, "nl.copy goes through float32: integers beyond 2^23 change", "nisa.tensor_copy(dst=, src=)"
 
 
 def _in_psum(source: KernelSource, node: ast.expr) -> bool:
-    held = _values(source).of(node)
+    held = values_of(source).of(node)
     return held is not None and held.buffer == "nki.language.psum"
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 
-from nki_sim.lint.device_values import Body, DeviceValues, Held
+from nki_sim.lint.device_values import Body, DeviceValues, Held, values_of
 from nki_sim.lint.findings import LAST_PARSED, VERSIONS
 from nki_sim.lint.kernel_source import KernelSource
 from nki_sim.lint.name_rules import keywords_of, nki_names
@@ -46,12 +45,6 @@ def current_in(name: str, versions: Iterable[str]) -> bool:
     return all(first <= VERSIONS.index(version) <= last for version in versions)
 
 
-@lru_cache(maxsize=2)
-def _values(source: KernelSource) -> DeviceValues:
-    """Of the file that is being checked: nearly every rule here asks for it."""
-    return DeviceValues(source)
-
-
 # --- loops ------------------------------------------------------------------------------------------
 
 
@@ -85,7 +78,7 @@ def deprecated_device_loops(source: KernelSource) -> Found:
 
 
 def _register_whiles(source: KernelSource) -> Iterator[ast.While]:
-    values = _values(source)
+    values = values_of(source)
     for node in source.in_kernels():
         if isinstance(node, ast.While) and isinstance(node.test, ast.Name):
             held = values.of(node.test)
@@ -96,7 +89,7 @@ def _register_whiles(source: KernelSource) -> Iterator[ast.While]:
 @rule("0.7")
 def device_loop_result(source: KernelSource) -> Found:
     """A body is traced once: what it binds is the trace's, and no pass of the device's."""
-    values = _values(source)
+    values = values_of(source)
     hint = "allocate the tensor before the loop and write it in place"
     for body in values.bodies:
         for name in sorted(values.outer_names(body.function)):
@@ -140,7 +133,7 @@ def experimental_while_loop(source: KernelSource) -> Found:
 @rule("0.7", severity="warning")
 def counter_is_no_register(source: KernelSource) -> Found:
     """From 0.7 a loop's index is an NkiScalar, unless a bound is a register."""
-    values = _values(source)
+    values = values_of(source)
     for body in values.bodies:
         if not body.loop.endswith(".fori_loop") or values.counter(body).kind == "register":
             continue
@@ -170,7 +163,7 @@ def _asks_for_register(source: KernelSource, body: Body) -> Iterator[ast.AST]:
 
 @rule("0.7")
 def wide_loop_bound(source: KernelSource) -> Found:
-    values = _values(source)
+    values = values_of(source)
     for call, name in source.calls():
         if name == "nki.language.fori_loop":
             for bound in [*call.args[:2], *(v for k, v in keywords_of(call).items() if k in ("lower", "upper"))]:
@@ -185,7 +178,7 @@ def wide_loop_bound(source: KernelSource) -> Found:
 @rule("0.7")
 def device_value_in_python(source: KernelSource) -> Found:
     """While a kernel is traced, a register or scalar has no value: Python cannot branch, count or index by it."""
-    values = _values(source)
+    values = values_of(source)
     hint = "nl.fori_loop, nl.while_loop, .ap(scalar_offset=...) or .select(dim, i)"
     for node in source.in_kernels():
         for expression, where in _asked_by_python(node):
@@ -249,7 +242,7 @@ def wide_scalar_comparison(source: KernelSource) -> Found:
 
 
 def _compared_scalars(source: KernelSource) -> Iterator[tuple[ast.Compare, Held]]:
-    values = _values(source)
+    values = values_of(source)
     for node in source.in_kernels():
         if isinstance(node, ast.Compare) and not any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
             for side in (node.left, *node.comparators):
@@ -261,7 +254,7 @@ def _compared_scalars(source: KernelSource) -> Iterator[tuple[ast.Compare, Held]
 
 @rule("0.7", severity="warning")
 def unlisted_scalar_operator(source: KernelSource) -> Found:
-    values = _values(source)
+    values = values_of(source)
     for node in source.in_kernels():
         if isinstance(node, ast.BinOp) and not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
             for side in (node.left, node.right):
@@ -273,7 +266,7 @@ def unlisted_scalar_operator(source: KernelSource) -> Found:
 
 @rule("0.7")
 def mixed_scalars(source: KernelSource) -> Found:
-    values = _values(source)
+    values = values_of(source)
     for node in source.in_kernels():
         if isinstance(node, ast.BinOp):
             held = [values.of(side) for side in (node.left, node.right)]
@@ -295,7 +288,7 @@ def stored_constant(source: KernelSource) -> Found:
 
 @rule("0.7")
 def wide_offset_on_chip(source: KernelSource) -> Found:
-    values = _values(source)
+    values = values_of(source)
     for node in source.in_kernels():
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
@@ -312,7 +305,7 @@ def wide_offset_on_chip(source: KernelSource) -> Found:
 @rule("0.7", severity="warning")
 def wide_operand(source: KernelSource) -> Found:
     """The pages say so of compute instructions in passing, and nothing of memset and transfers."""
-    values = _values(source)
+    values = values_of(source)
     for call, name in source.calls():
         module, _, short = name.rpartition(".")
         if module != "nki.isa" or short in ("memset", "scalar_load", "scalar_store") or short.startswith("dma_"):
@@ -330,7 +323,7 @@ def wide_operand(source: KernelSource) -> Found:
 @rule("0.7")
 def grid_operand(source: KernelSource) -> Found:
     """g[i, j] is a grid of one tile, and no tensor."""
-    values = _values(source)
+    values = values_of(source)
     for call, name in source.calls():
         if not name.startswith("nki.isa."):
             continue

@@ -15,8 +15,7 @@ from infra.simulator import toolchain as simulator_toolchain
 from infra.simulator.toolchain import SimulatorToolchain
 from infra.targets.local import LocalTarget
 from nki_sim.program import Program
-from nki_sim.proofs.coverage import all_matter
-from nki_sim.proofs.equivalence import Original, prove
+from nki_sim.proofs.equivalence import Original, all_matter, prove
 from nki_sim.proofs.execution import Input
 from tests.e2e import kernels
 from tests.redteam.test_chance_and_precision import HONEST, ONE, tile, with_lines

@@ -32,8 +32,8 @@ from nki_sim.isa.statistics import bn_aggr, bn_stats
 from nki_sim.isa.tensor_engine import nc_matmul, nc_transpose
 from nki_sim.isa.vector_engine import reciprocal, scalar_tensor_tensor, tensor_reduce, tensor_scalar_reduce
 from nki_sim.nki.isa import constants
-from nki_sim.registers import VirtualRegister
 from nki_sim.session import Instruction as NkiInstruction
+from nki_sim.session import VirtualRegister
 
 tensor_engine = engine.tensor
 vector_engine = engine.vector

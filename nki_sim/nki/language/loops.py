@@ -12,8 +12,7 @@ from nki_sim.dtypes import int32
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa.scalars import NkiScalar, usable
 from nki_sim.program import Bound, Loop
-from nki_sim.registers import VirtualRegister, new_register
-from nki_sim.session import Tracer, current
+from nki_sim.session import Tracer, VirtualRegister, current, new_register
 
 
 def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
@@ -21,14 +20,7 @@ def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
     return _range(start, stop, step)
 
 
-def sequential_range(start: int, stop: int | None = None, step: int = 1) -> range:
-    """Python's range: the loop is unrolled when the kernel is compiled. Deprecated in NKI 0.7: write range."""
-    return _range(start, stop, step)
-
-
-def static_range(start: int, stop: int | None = None, step: int = 1) -> range:
-    """Python's range: the loop is unrolled when the kernel is compiled. Deprecated in NKI 0.7: write range."""
-    return _range(start, stop, step)
+sequential_range = static_range = affine_range
 
 
 def _range(start: Any, stop: Any, step: Any) -> range:

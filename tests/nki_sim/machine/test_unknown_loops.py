@@ -14,12 +14,11 @@ from nki_sim.dtypes import int32
 from nki_sim.errors import NotSupported
 from nki_sim.executor import execute_counting
 from nki_sim.machine import TRN2
-from nki_sim.passes import Passes, must_be_counted
+from nki_sim.passes import Passes, must_be_counted, unrolled
 from nki_sim.profile import measure
 from nki_sim.program import Program
 from nki_sim.schedule import schedule
 from nki_sim.session import TensorSpec
-from nki_sim.unroll import unrolled
 
 
 def test_a_device_loop_counts_with_all_its_passes() -> None:
