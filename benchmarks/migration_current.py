@@ -25,8 +25,8 @@ from benchmarks.compatibility import NotTraced, add_checkouts, checkouts, trace_
 from benchmarks.compatibility_cases import CASES, Case
 from nki_sim.canonical import digest
 from nki_sim.lint import LAST_PARSED, LATEST, check_source
+from nki_sim.migrate.command import Dialect, dialect_of
 from nki_sim.migrate.current import migrate_current
-from nki_sim.migrate.dialect import Dialect, dialect_of
 
 NOT_TRACED = "not traced"
 DONE = ("same", "rewritten")

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 import numpy as np
 
 import nki_sim
-from nki_sim import gantt, lint, perfetto, program_file
+from nki_sim import gantt, lint, program_file
 from nki_sim.accumulation import device_doubts
 from nki_sim.capacity import peak
 from nki_sim.documents import ErrorDocument, as_json, check_document, profile_document
@@ -425,12 +425,12 @@ def _profile(options: argparse.Namespace, document: TextIO | None = None) -> int
     measured = measure(program, passes=passes) if program.peers else summarise(timeline)
     if options.perfetto is not None:
         with open(options.perfetto, "w", encoding="utf-8") as file:
-            perfetto.write_timeline(timeline, file)
+            gantt.write_timeline(timeline, file)
     if document is not None:
         written = str(options.perfetto) if options.perfetto is not None else None
         print(as_json(profile_document(str(options.kernel), measured, written)), file=document)
         return 0
-    print(gantt.report(measured, perfetto.source_lines(program)))
+    print(gantt.report(measured, gantt.source_lines(program)))
     print(gantt.gantt(timeline, ascii_only=options.ascii), end="")
     if options.fields:
         print()

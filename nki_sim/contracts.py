@@ -8,6 +8,7 @@ cannot say one thing to whoever checks and prices by role, and another to whoeve
 from __future__ import annotations
 
 import math
+import types
 import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -189,12 +190,20 @@ def listed(value: Value, most: int, least: int = 0) -> Value:
 
 
 def _implied(hint: Any) -> Value | None:
-    """What the declared type alone says completely: flags, and members of an enumeration."""
-    if hint is bool:
-        return FLAG
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return Value(f"a member of {hint.__name__}", lambda value: type(value) is hint)
-    return None
+    """What the declared type alone says completely: flags, immediates, and members of an enumeration; or nothing."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = set(typing.get_args(hint)) if is_union else {hint}
+    given = kinds - {type(None)}
+    kind = next(iter(given))
+    if given == {bool}:
+        found = FLAG
+    elif float in given and given <= {int, float}:
+        found = NUMBER
+    elif len(given) == 1 and isinstance(kind, type) and issubclass(kind, Enum):
+        found = Value(f"a member of {kind.__name__}", lambda value: type(value) is kind)
+    else:
+        return None
+    return found if given == kinds else or_none(found)
 
 
 @dataclass(frozen=True)
@@ -207,7 +216,7 @@ class Contract:
     attrs_type: type | None = None
     """The NamedTuple that holds its attributes."""
     values: Mapping[str, Value] = field(default_factory=dict)
-    """By field of `attrs_type`; those of flags and enumerations follow from their types."""
+    """By field of `attrs_type`; those of flags, immediates and enumerations follow from their types."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(self.attrs_type) if self.attrs_type is not None else {}

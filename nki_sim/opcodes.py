@@ -46,7 +46,7 @@ def define(
     uses_psum_flags: bool = False,
     meets: str | None = None,
 ) -> Opcode:
-    """`operands`: its contract's, in order; `values`: what each attribute can be, flags and enumerations aside.
+    """`operands`: its contract's, in order; `values`: what attributes can be whose types do not say it.
 
     Raises ValueError where the contract is incomplete.
     """

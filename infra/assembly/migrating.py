@@ -27,8 +27,7 @@ from infra.tasks.reference_reader import TaskInvalid
 from nki_sim.beta1 import running
 from nki_sim.lint import LATEST, check_source
 from nki_sim.migrate import proving
-from nki_sim.migrate.command import Unclear, migrate_file, only_kernel
-from nki_sim.migrate.dialect import Dialect, dialect_of
+from nki_sim.migrate.command import Dialect, Unclear, dialect_of, migrate_file, only_kernel
 
 _LISTED = 5
 """Places for a person that an error names."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nki_sim import gantt, perfetto
+from nki_sim import gantt
 from nki_sim.schedule import Timeline
 
 SLICES = 240
@@ -53,7 +53,7 @@ def _trace(timeline: Timeline, source: str) -> bytes:
     """The text is the source that was traced: the program's own word of its file is the candidate's."""
     lines = dict(enumerate(map(str.strip, source.splitlines()), 1))
     text = io.StringIO()
-    perfetto.write_timeline(timeline, text, MOST_EVENTS, lines)
+    gantt.write_timeline(timeline, text, MOST_EVENTS, lines)
     return gzip.compress(text.getvalue().encode("utf-8", "backslashreplace"), mtime=0)
 
 

@@ -111,8 +111,7 @@ def nc_stream_shuffle(
 
 def _check_n_gather(template: Template) -> None:
     dst, data, indices = (rules.get(template, role) for role in ("dst", "data", "indices"))
-    rules.on_chip(template)
-    rules.engine(template, (Engine.gpsimd,))
+    rules.computed_on(template, Engine.gpsimd)
     rules.same_dtype(template, data, dst)
     rules.dtype_in(template, indices, (dtypes.uint32,))
     rules.same_size(template, dst, indices)
@@ -165,8 +164,7 @@ class LocalGather(NamedTuple):
 def _check_local_gather(template: Template) -> None:
     attrs: LocalGather = template.attrs
     dst, src, index = (rules.get(template, role) for role in ("dst", "src_buffer", "index"))
-    rules.on_chip(template)
-    rules.engine(template, (Engine.gpsimd,))
+    rules.computed_on(template, Engine.gpsimd)
     for operand in (dst, src, index):
         rules.region(template, operand, MemoryRegion.sbuf)
     rules.same_dtype(template, src, dst)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nki_sim.contracts import INT32, NUMBER, SBUF, listed, one_of, reads, writes
+from nki_sim.contracts import INT32, SBUF, listed, one_of, reads, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
 from nki_sim.isa.shared import Number
@@ -64,8 +64,7 @@ def affine_values(rows: int, pattern: AffinePattern, offset: int, channel_multip
 
 def _check_iota(template: Template) -> None:
     dst = rules.get(template, "dst")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.gpsimd,))
+    rules.computed_on(template, Engine.gpsimd)
     rules.region(template, dst, MemoryRegion.sbuf)
     _check_pattern(template, dst, template.attrs)
 
@@ -122,8 +121,7 @@ def _check_affine_select(template: Template) -> None:
     dst, source = rules.get(template, "dst"), rules.get(template, "on_true_tile")
     if attrs.cmp_op not in _COMPARISONS:
         raise NkiValidationError(f"affine_select: cmp_op nl.{attrs.cmp_op} is not a comparison")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.gpsimd,))
+    rules.computed_on(template, Engine.gpsimd)
     rules.same_size(template, dst, source)
     _check_pattern(template, dst, attrs)
 
@@ -148,13 +146,7 @@ _AFFINE_SELECT = define(
     check=_check_affine_select,
     compute=_compute_affine_select,
     attrs_type=AffineSelect,
-    values={
-        "pattern": _AFFINE,
-        "offset": INT32,
-        "channel_multiplier": INT32,
-        "cmp_op": one_of(_COMPARISONS),
-        "on_false_value": NUMBER,
-    },
+    values={"pattern": _AFFINE, "offset": INT32, "channel_multiplier": INT32, "cmp_op": one_of(_COMPARISONS)},
 )
 
 
@@ -202,8 +194,7 @@ def _check_partition_reduce(template: Template) -> None:
         raise NkiValidationError(
             f"tensor_partition_reduce: nl.{attrs.op} is not one of {', '.join(_PARTITION_REDUCTIONS)}"
         )
-    rules.on_chip(template)
-    rules.engine(template, (Engine.gpsimd,))
+    rules.computed_on(template, Engine.gpsimd)
     if dst.partitions != 1 or dst.free_size != data.free_size:
         raise NkiValidationError(
             f"tensor_partition_reduce: dst {list(dst.shape)} must be [1, {data.free_size}] for data {list(data.shape)}"

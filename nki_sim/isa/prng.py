@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import FLOATS, NUMBER, ON_CHIP, SBUF, Slot, or_none, reads, state, writes
+from nki_sim.contracts import FLOATS, ON_CHIP, SBUF, Slot, reads, state, writes
 from nki_sim.errors import NkiValidationError, NotSupported
 from nki_sim.isa import accumulators, numerics, ops, rules
 from nki_sim.isa.shared import Number
@@ -80,8 +80,7 @@ def _generator_words(letter: str, lanes: str) -> Slot:
 def _check_rng(template: Template) -> None:
     dst = rules.get(template, "dst")
     rules.get(template, "state")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector, Engine.gpsimd))
+    rules.computed_on(template, Engine.vector, Engine.gpsimd)
     rules.dtype_in(template, dst, _INTEGERS)
 
 
@@ -118,8 +117,7 @@ def _check_dropout(template: Template) -> None:
     attrs: Dropout = template.attrs
     dst, data = rules.get(template, "dst"), rules.get(template, "data")
     rules.get(template, "state")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     rules.same_size(template, dst, data)
     rules.same_dtype(template, data, dst)
     prob = template.operand("prob")
@@ -150,7 +148,6 @@ _DROPOUT = define(
     check=_check_dropout,
     compute=_compute_dropout,
     attrs_type=Dropout,
-    values={"prob": or_none(NUMBER)},
 )
 
 
@@ -172,8 +169,7 @@ def dropout(dst: NkiTensor, data: NkiTensor, prob: Number | NkiTensor, name: str
 def _check_seed(template: Template) -> None:
     seed = rules.get(template, "src_seeds")
     rules.get(template, "state")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     if seed.elements != 1 or seed.dtype.itemsize != 4:
         raise NkiValidationError(
             f"set_rng_seed: src_seeds {list(seed.shape)} {seed.dtype} must be one 32-bit value, [1, 1]"
@@ -202,8 +198,7 @@ def set_rng_seed(src_seeds: NkiTensor, name: str | None = None) -> Instruction:
 def _check_state(template: Template) -> None:
     tile = template.operand("src_seeds") or rules.get(template, "dst")
     rules.get(template, "state")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.gpsimd,))
+    rules.computed_on(template, Engine.gpsimd)
     rules.region(template, tile, MemoryRegion.sbuf)
     rules.dtype_in(template, tile, (dtypes.uint32,))
     rules.free_range(template, tile, STATE_WORDS, STATE_WORDS)

@@ -77,6 +77,12 @@ def engine(template: Template, allowed: tuple[Engine, ...]) -> None:
                 )
 
 
+def computed_on(template: Template, *allowed: Engine) -> None:
+    """On chip, by one of these engines."""
+    on_chip(template)
+    engine(template, allowed)
+
+
 def same_size(template: Template, *operands: Operand) -> None:
     """Equal partition counts and equal elements per partition; the shapes themselves may differ."""
     first = operands[0]

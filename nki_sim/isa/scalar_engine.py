@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import ANY_DTYPE, NUMBER, ON_CHIP, one_of, or_none, perhaps, reads, state, writes
+from nki_sim.contracts import ANY_DTYPE, ON_CHIP, one_of, perhaps, reads, state, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import accumulators, numerics, ops, rules
 from nki_sim.isa.constants import reduce_cmd as _reduce_cmd
@@ -33,8 +33,7 @@ def _check_activation(template: Template) -> None:
     attrs: Activation = template.attrs
     dst, data = rules.get(template, "dst"), rules.get(template, "data")
     ops.activation(attrs.op, "activation")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.scalar,))
+    rules.computed_on(template, Engine.scalar)
     rules.same_size(template, dst, data)
     for role, value in (("scale", attrs.scale), ("bias", attrs.bias)):
         operand = template.operand(role)
@@ -96,7 +95,7 @@ _ACTIVATION = define(
     check=_check_activation,
     compute=_compute_activation,
     attrs_type=Activation,
-    values={"op": one_of(ops.ACTIVATIONS), "scale": or_none(NUMBER), "bias": or_none(NUMBER)},
+    values={"op": one_of(ops.ACTIVATIONS)},
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import ANY_DTYPE, NUMBER, ON_CHIP, WORDS, one_of, or_none, perhaps, reads, state, writes
+from nki_sim.contracts import ANY_DTYPE, ON_CHIP, WORDS, one_of, perhaps, reads, state, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import accumulators, numerics, ops, rules
 from nki_sim.isa.constants import reduce_cmd as _reduce_cmd
@@ -37,8 +37,7 @@ def _check_scan(template: Template) -> None:
         op = ops.alu(name, "tensor_tensor_scan")
         if op.bitvec or op.unary:
             raise NkiValidationError(f"tensor_tensor_scan: nl.{name} is not a binary arithmetic operator")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     rules.same_size(template, dst, data0, data1)
     rules.not_both_psum(template, data0, data1)
     initial = template.operand("initial")
@@ -88,7 +87,7 @@ _SCAN = define(
     check=_check_scan,
     compute=_compute_scan,
     attrs_type=TensorTensorScan,
-    values={"op0": one_of(ops.ALU), "op1": one_of(ops.ALU), "initial": or_none(NUMBER)},
+    values={"op0": one_of(ops.ALU), "op1": one_of(ops.ALU)},
 )
 
 
@@ -149,8 +148,7 @@ def _check_cumulative(template: Template) -> None:
         raise NkiValidationError(
             f"tensor_scalar_cumulative: op1 nl.{attrs.op1} must be one of {', '.join(f'nl.{n}' for n in _CUMULATES)}"
         )
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     rules.same_size(template, dst, src)
     for operand in (dst, src):
         if operand.dtype in (dtypes.int32, dtypes.uint32):
@@ -209,12 +207,7 @@ _CUMULATIVE = define(
     check=_check_cumulative,
     compute=_compute_cumulative,
     attrs_type=TensorScalarCumulative,
-    values={
-        "op0": one_of(ops.ALU),
-        "imm0": or_none(NUMBER),
-        "op1": one_of(_CUMULATES),
-        "imm1": or_none(NUMBER),
-    },
+    values={"op0": one_of(ops.ALU), "op1": one_of(_CUMULATES)},
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import INT32, NUMBER, ON_CHIP, SBUF, integer, perhaps, reads, updates, writes
+from nki_sim.contracts import INT32, ON_CHIP, SBUF, integer, perhaps, reads, updates, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
 from nki_sim.isa.shared import Number
@@ -35,8 +35,7 @@ def _eight(template: Template, operand: Operand, data: Operand) -> None:
 
 def _check_max8(template: Template) -> None:
     dst, src = rules.get(template, "dst"), rules.get(template, "src")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     rules.free_range(template, src, ISA.search_fmin, ISA.search_fmax)
     _eight(template, dst, src)
 
@@ -80,8 +79,7 @@ def _write_positions(dst: np.ndarray, positions: np.ndarray) -> None:
 
 def _check_find_index8(template: Template) -> None:
     dst, data, vals = (rules.get(template, role) for role in ("dst", "data", "vals"))
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     rules.free_range(template, data, ISA.search_fmin, ISA.search_fmax)
     _eight(template, vals, data)
     _eight(template, dst, data)
@@ -121,8 +119,7 @@ class MatchReplace(NamedTuple):
 
 def _check_match_replace8(template: Template) -> None:
     dst, data, vals = (rules.get(template, role) for role in ("dst", "data", "vals"))
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     rules.free_range(template, data, ISA.search_fmin, ISA.search_fmax)
     rules.same_size(template, dst, data)
     _eight(template, vals, data)
@@ -151,7 +148,6 @@ _MATCH_REPLACE8 = define(
     check=_check_match_replace8,
     compute=_compute_match_replace8,
     attrs_type=MatchReplace,
-    values={"value": NUMBER},
 )
 
 
@@ -186,8 +182,7 @@ class NonzeroWithCount(NamedTuple):
 
 def _check_nonzero(template: Template) -> None:
     dst, src = rules.get(template, "dst"), rules.get(template, "src")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.gpsimd,))
+    rules.computed_on(template, Engine.gpsimd)
     rules.dtype_in(template, src, (dtypes.float32, dtypes.int32))
     rules.dtype_in(template, dst, (dtypes.int32,))
     if dst.partitions != src.partitions or dst.free_size != src.free_size + 1:
@@ -240,8 +235,7 @@ class TopK(NamedTuple):
 def _check_topk(template: Template) -> None:
     n = template.attrs.n
     values, indices, src = (rules.get(template, role) for role in ("val_dst", "idx_dst", "src"))
-    rules.on_chip(template)
-    rules.engine(template, (Engine.gpsimd,))
+    rules.computed_on(template, Engine.gpsimd)
     rules.dtype_in(template, src, (dtypes.bfloat16,))
     rules.dtype_in(template, values, (dtypes.bfloat16,))
     rules.dtype_in(template, indices, (dtypes.uint32,))
@@ -303,8 +297,7 @@ def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: s
 
 def _check_sequence_bounds(template: Template) -> None:
     dst, ids = rules.get(template, "dst"), rules.get(template, "segment_ids")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.gpsimd,))
+    rules.computed_on(template, Engine.gpsimd)
     for operand in (dst, ids):
         rules.region(template, operand, MemoryRegion.sbuf)
         rules.dtype_in(template, operand, (dtypes.float32, dtypes.int32))

@@ -11,11 +11,9 @@ from nki_sim import dtypes
 from nki_sim.contracts import (
     FLOATS,
     INTEGERS,
-    NUMBER,
     ON_CHIP,
     integer,
     one_of,
-    or_none,
     perhaps,
     reads,
     state,
@@ -48,8 +46,7 @@ def _check_copy_predicated(template: Template) -> None:
     attrs: CopyPredicated = template.attrs
     dst, predicate = rules.get(template, "dst"), rules.get(template, "predicate")
     src = template.operand("src")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     rules.same_size(template, dst, predicate)
     if predicate.dtype.is_float:
         raise NkiValidationError(
@@ -84,7 +81,6 @@ _COPY_PREDICATED = define(
     check=_check_copy_predicated,
     compute=_compute_copy_predicated,
     attrs_type=CopyPredicated,
-    values={"value": or_none(NUMBER)},
 )
 
 
@@ -141,8 +137,7 @@ def _check_range_select(template: Template) -> None:
             raise NkiValidationError(
                 f"range_select: nl.{op} is not one of {', '.join(f'nl.{name}' for name in _COMPARISONS)}"
             )
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     rules.same_size(template, dst, data)
     if not data.dtype.is_float:
         raise NkiValidationError(f"range_select: on_true_tile must be a float tile, not {data.dtype}")
@@ -274,8 +269,7 @@ class SelectReduce(NamedTuple):
 def _check_select_reduce(template: Template) -> None:
     attrs: SelectReduce = template.attrs
     dst, predicate, on_true = (rules.get(template, role) for role in ("dst", "predicate", "on_true"))
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     rules.same_size(template, dst, predicate, on_true)
     rules.not_both_psum(template, on_true, predicate)
     rules.integers(template, predicate)
@@ -314,7 +308,6 @@ _SELECT_REDUCE = define(
     check=_check_select_reduce,
     compute=_compute_select_reduce,
     attrs_type=SelectReduce,
-    values={"on_false": or_none(NUMBER)},
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import ANY_DTYPE, LONG, NUMBER, ON_CHIP, one_of, or_none, reads, writes
+from nki_sim.contracts import ANY_DTYPE, LONG, ON_CHIP, one_of, or_none, reads, writes
 from nki_sim.dtypes import DType, as_dtype
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
@@ -72,8 +72,7 @@ class Memset(NamedTuple):
 
 
 def _check_memset(template: Template) -> None:
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector, Engine.gpsimd))
+    rules.computed_on(template, Engine.vector, Engine.gpsimd)
     dst = rules.get(template, "dst")
     value = template.attrs.value
     if not dst.dtype.is_float:
@@ -98,7 +97,6 @@ _MEMSET = define(
     check=_check_memset,
     compute=_compute_memset,
     attrs_type=Memset,
-    values={"value": NUMBER},
 )
 
 
@@ -360,12 +358,7 @@ _TENSOR_SCALAR = define(
     check=_check_tensor_scalar,
     compute=_compute_tensor_scalar,
     attrs_type=TensorScalar,
-    values={
-        "op0": one_of(ops.ALU),
-        "operand0": or_none(NUMBER),
-        "op1": or_none(one_of(ops.ALU)),
-        "operand1": or_none(NUMBER),
-    },
+    values={"op0": one_of(ops.ALU), "op1": or_none(one_of(ops.ALU))},
 )
 
 

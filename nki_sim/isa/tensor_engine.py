@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import FLAG, ON_CHIP, PSUM, SBUF, integer, listed, or_none, reads, updates, writes
+from nki_sim.contracts import FLAG, ON_CHIP, PSUM, SBUF, integer, listed, reads, updates, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, rules
 from nki_sim.isa.constants import matmul_perf_mode as _perf_mode
@@ -216,7 +216,6 @@ _NC_MATMUL = define(
     compute=_compute_matmul,
     attrs_type=NcMatmul,
     values={
-        "accumulate": or_none(FLAG),
         "tile_position": listed(integer(0, ISA.tensor_rows), 2),
         "tile_size": listed(integer(0, ISA.tensor_rows), 2),
         "onezero": listed(FLAG, 2, least=2),
@@ -264,8 +263,7 @@ def nc_matmul(
 
 def _check_transpose(template: Template) -> None:
     dst, data = rules.get(template, "dst"), rules.get(template, "data")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.tensor, Engine.vector))
+    rules.computed_on(template, Engine.tensor, Engine.vector)
     if (dst.partitions, dst.free_size) != (data.free_size, data.partitions):
         raise NkiValidationError(
             f"nc_transpose: dst {list(dst.shape)} must be [{data.free_size}, {data.partitions}] for data "

@@ -11,12 +11,10 @@ import numpy as np
 from nki_sim import dtypes
 from nki_sim.contracts import (
     MOST_DIMENSIONS,
-    NUMBER,
     ON_CHIP,
     integer,
     listed,
     one_of,
-    or_none,
     perhaps,
     reads,
     state,
@@ -26,6 +24,7 @@ from nki_sim.errors import NkiValidationError
 from nki_sim.isa import accumulators, numerics, ops, rules
 from nki_sim.isa.constants import reduce_cmd as _reduce_cmd
 from nki_sim.isa.shared import Number, check_scalar_operand, one_op, scalar_or_tensor, takes_tensor
+from nki_sim.machine import ISA
 from nki_sim.opcodes import define
 from nki_sim.program import Engine, Template
 from nki_sim.session import Instruction, current
@@ -51,8 +50,7 @@ def _check_scalar_tensor_tensor(template: Template) -> None:
             raise NkiValidationError(f"scalar_tensor_tensor: bit operator nl.{op.name} is not supported")
     if op1.unary:
         raise NkiValidationError(f"scalar_tensor_tensor: op1 combines two tensors, nl.{op1.name} takes one")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     rules.same_size(template, dst, data, other)
     rules.not_both_psum(template, data, other)
     # of any dtype, unlike the operands of tensor_scalar: the engine converts all three tiles
@@ -85,7 +83,7 @@ _SCALAR_TENSOR_TENSOR = define(
     check=_check_scalar_tensor_tensor,
     compute=_compute_scalar_tensor_tensor,
     attrs_type=ScalarTensorTensor,
-    values={"op0": one_of(ops.ALU), "operand0": or_none(NUMBER), "op1": one_of(ops.ALU)},
+    values={"op0": one_of(ops.ALU), "op1": one_of(ops.ALU)},
 )
 
 
@@ -131,8 +129,7 @@ def _check_tensor_reduce(template: Template) -> None:
         raise NkiValidationError(f"tensor_reduce: nl.{op.name} is not a reduction; one of {legal}")
     if attrs.negate and op.bitvec:
         raise NkiValidationError("tensor_reduce: negate needs an arithmetic operator")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     ndim = len(data.pattern)
     expected = tuple(range(ndim - len(attrs.axes), ndim))
     if not attrs.axes or attrs.axes != expected or 0 in attrs.axes:
@@ -254,8 +251,7 @@ def _check_tensor_scalar_reduce(template: Template) -> None:
     loads = attrs.reduce_cmd is _reduce_cmd.load_reduce
     if loads != (init is not None or attrs.reduce_init is not None):
         raise NkiValidationError("tensor_scalar_reduce: reduce_init goes with reduce_cmd.load_reduce, and only with it")
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     rules.same_size(template, dst, data)
     check_scalar_operand(template, data, op0, attrs.operand0, "operand0", False)
     rules.get(template, "accumulators")
@@ -302,12 +298,7 @@ _TENSOR_SCALAR_REDUCE = define(
     check=_check_tensor_scalar_reduce,
     compute=_compute_tensor_scalar_reduce,
     attrs_type=TensorScalarReduce,
-    values={
-        "op0": one_of(ops.ALU),
-        "operand0": or_none(NUMBER),
-        "reduce_op": one_of(_ACCUMULATES),
-        "reduce_init": or_none(NUMBER),
-    },
+    values={"op0": one_of(ops.ALU), "reduce_op": one_of(_ACCUMULATES)},
 )
 
 
@@ -360,8 +351,7 @@ def tensor_scalar_reduce(
 
 
 def _check_reciprocal(template: Template) -> None:
-    rules.on_chip(template)
-    rules.engine(template, (Engine.vector,))
+    rules.computed_on(template, Engine.vector)
     rules.same_size(template, rules.get(template, "dst"), rules.get(template, "data"))
 
 
@@ -378,3 +368,71 @@ _RECIPROCAL = define(
 def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:
     """dst = 1 / data on Vector in float32 (8 cycles an element; nl.reciprocal in activation is faster, less exact)."""
     return current().emit(_RECIPROCAL, Engine.vector, ("dst", "data"), "wr", (dst, data), name=name)
+
+
+def _check_stats(template: Template) -> None:
+    dst, data = rules.get(template, "dst"), rules.get(template, "data")
+    rules.computed_on(template, Engine.vector)
+    rules.free_range(template, data, 1, ISA.bn_stats_fmax)
+    if dst.partitions != data.partitions or dst.free_size != 6:
+        raise NkiValidationError(
+            f"bn_stats: dst {list(dst.shape)} must be [{data.partitions}, 6] for data {list(data.shape)}"
+        )
+
+
+def _compute_stats(arrays: Sequence[np.ndarray], attrs: Any) -> None:
+    dst, data = arrays[0], numerics.read32(arrays[1])
+    rows = data.reshape(data.shape[0], -1)
+    result = np.zeros((rows.shape[0], 6), np.float32)
+    for at, half in ((0, rows[:, 0::2]), (3, rows[:, 1::2])):
+        count = half.shape[1]
+        if count:
+            mean = half.mean(axis=1, dtype=np.float32)
+            result[:, at] = count
+            result[:, at + 1] = mean
+            result[:, at + 2] = np.square(half - mean[:, None]).sum(axis=1)
+    numerics.write(dst, result.reshape(dst.shape))
+
+
+_BN_STATS = define(
+    "bn_stats", writes("dst", ON_CHIP), reads("data", ON_CHIP), check=_check_stats, compute=_compute_stats
+)
+
+
+def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:
+    """dst[P, 6] = (count, mean, variance * count) of the even, then of the odd elements of data; on Vector.
+
+    At most 512 elements per partition; several results side by side go to bn_aggr.
+    """
+    return current().emit(_BN_STATS, Engine.vector, ("dst", "data"), "wr", (dst, data), name=name)
+
+
+def _check_aggr(template: Template) -> None:
+    dst, data = rules.get(template, "dst"), rules.get(template, "data")
+    rules.computed_on(template, Engine.vector)
+    if data.free_size % 3:
+        raise NkiValidationError(
+            f"bn_aggr: data {list(data.shape)} must hold whole (count, mean, variance * count) triples from bn_stats"
+        )
+    if dst.partitions != data.partitions or dst.free_size != 2:
+        raise NkiValidationError(
+            f"bn_aggr: dst {list(dst.shape)} must be [{data.partitions}, 2] for data {list(data.shape)}"
+        )
+
+
+def _compute_aggr(arrays: Sequence[np.ndarray], attrs: Any) -> None:
+    dst, data = arrays[0], numerics.read32(arrays[1])
+    triples = data.reshape(data.shape[0], -1, 3)
+    count, mean, scaled = triples[..., 0], triples[..., 1], triples[..., 2]
+    total = count.sum(axis=1)
+    overall = (count * mean).sum(axis=1) / total
+    spread = scaled.sum(axis=1) + (count * np.square(mean - overall[:, None])).sum(axis=1)
+    numerics.write(dst, np.stack([overall, spread / total], axis=1).reshape(dst.shape))
+
+
+_BN_AGGR = define("bn_aggr", writes("dst", ON_CHIP), reads("data", ON_CHIP), check=_check_aggr, compute=_compute_aggr)
+
+
+def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:
+    """dst[P, 2] = mean and (population) variance from one or more bn_stats results in data[P, 3 n]; on Vector."""
+    return current().emit(_BN_AGGR, Engine.vector, ("dst", "data"), "wr", (dst, data), name=name)

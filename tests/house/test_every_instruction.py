@@ -254,8 +254,8 @@ def _written(patch: pytest.MonkeyPatch) -> None:
     def nc_new(dst: object) -> Instruction:  # type: ignore[name-defined]  # noqa: F821  # as annotations are, a string
         """dst = whatever nobody has asked for yet."""
 
-    nc_new.__module__ = "nki_sim.isa.statistics"
-    patch.setattr(importlib.import_module("nki_sim.isa.statistics"), "nc_new", nc_new, raising=False)
+    nc_new.__module__ = "nki_sim.isa.vector_engine"
+    patch.setattr(importlib.import_module("nki_sim.isa.vector_engine"), "nc_new", nc_new, raising=False)
 
 
 HALFWAY: dict[str, tuple[Change, Callable[[], object], str]] = {

@@ -9,7 +9,7 @@ import pytest
 
 from nki_sim.__main__ import main
 from nki_sim.migrate import proving
-from nki_sim.migrate.dialect import Dialect, dialect_of
+from nki_sim.migrate.command import Dialect, dialect_of
 from tests.migrate.kernels import beta1
 
 OLD = beta1("out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)\nnl.store(out, nl.load(x))\nreturn out\n")

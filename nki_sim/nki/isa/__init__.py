@@ -28,9 +28,15 @@ from nki_sim.isa.scan import tensor_scalar_cumulative, tensor_tensor_scan
 from nki_sim.isa.search import max8, nc_find_index8, nc_match_replace8, nonzero_with_count, sequence_bounds, topk
 from nki_sim.isa.select import range_select, select_reduce, tensor_copy_predicated
 from nki_sim.isa.shared import memset, tensor_copy, tensor_scalar, tensor_tensor
-from nki_sim.isa.statistics import bn_aggr, bn_stats
 from nki_sim.isa.tensor_engine import nc_matmul, nc_transpose
-from nki_sim.isa.vector_engine import reciprocal, scalar_tensor_tensor, tensor_reduce, tensor_scalar_reduce
+from nki_sim.isa.vector_engine import (
+    bn_aggr,
+    bn_stats,
+    reciprocal,
+    scalar_tensor_tensor,
+    tensor_reduce,
+    tensor_scalar_reduce,
+)
 from nki_sim.nki.isa import constants
 from nki_sim.session import Instruction as NkiInstruction
 from nki_sim.session import VirtualRegister

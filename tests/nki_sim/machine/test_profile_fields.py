@@ -13,7 +13,7 @@ from traced_kernels import P, instruction, matmul, nisa, nl, stream, tile, trace
 
 import nki_sim
 from benchmarks import calibration_kernels as calibration
-from nki_sim import dtypes, gantt, perfetto, profile
+from nki_sim import dtypes, gantt, profile
 from nki_sim.cost import RESOURCES
 from nki_sim.machine import TRN1, TRN2
 from nki_sim.schedule import schedule
@@ -235,7 +235,7 @@ def test_the_perfetto_file_holds_every_instruction_on_its_track(tmp_path: Path) 
     program = stream(512, 4)
     timeline = schedule(program, TRN2)
     with open(tmp_path / "trace.json", "w", encoding="utf-8") as file:
-        perfetto.write_timeline(timeline, file)
+        gantt.write_timeline(timeline, file)
     events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
     tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert tuple(tracks.values()) == RESOURCES
@@ -251,7 +251,7 @@ def test_the_perfetto_file_holds_every_instruction_on_its_track(tmp_path: Path) 
 def test_lines_may_be_given_in_place_of_the_file_that_a_program_names() -> None:
     program = stream(512, 4)
     (line,) = {template.line for template in program.templates if template.opcode == "activation"}
-    events = list(perfetto.events(schedule(program, TRN2), lines={line: "a line of ours"}))
+    events = list(gantt.events(schedule(program, TRN2), lines={line: "a line of ours"}))
     names = {event["cat"]: event["name"] for event in events if event["ph"] == "X"}
     assert names["activation"] == "a line of ours" and "dma_copy (line" in names["dma_copy"]
 
@@ -265,7 +265,7 @@ def test_activity_is_the_busy_share_of_each_slice() -> None:
 
 
 def test_a_long_trace_file_says_what_it_leaves_out() -> None:
-    events = list(perfetto.events(schedule(stream(512, 4), TRN2), most_events=5))
+    events = list(gantt.events(schedule(stream(512, 4), TRN2), most_events=5))
     assert sum(e["ph"] == "X" for e in events) == 5
     assert "7 more instructions" in events[0]["args"]["name"]
 
@@ -285,6 +285,6 @@ def test_the_text_gantt_shades_busy_slices() -> None:
 def test_the_report_shows_the_times_and_the_expensive_lines() -> None:
     program = matmul(K, M, N)
     measured = profile.measure(program)
-    text = gantt.report(measured, perfetto.source_lines(program))
+    text = gantt.report(measured, gantt.source_lines(program))
     assert f"{measured.latency_us:,.1f} us on simulated trn2" in text
     assert "nisa.nc_matmul" in text
