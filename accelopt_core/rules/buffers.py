@@ -84,19 +84,12 @@ class RotateBuffer:
             for path, node in reversed(paths(made[-1].body)):
                 written = {use.access.buffer for use in uses((node,)) if use.access.access == "w"}
                 changes += [partial(_value_apart, path=path, key=key) for key in sorted(keys & written)]
-            for change in changes:
+            for change in (*changes, *[partial(_deeper, key=key) for key in sorted(keys)]):
                 try:
                     made = everywhere(change, made)
                 except Refused as refused:
                     reason = str(refused)
             keys |= made[-1].buffers.keys() - before[-1].buffers.keys()
-            for key in sorted(keys):
-                while True:
-                    try:
-                        made = everywhere(_deeper, made, key)
-                    except Refused as refused:
-                        reason = str(refused)
-                        break
         if made is kernels:
             raise Refused(reason)
         return made
