@@ -33,17 +33,18 @@ class MoveEngine:
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         """Of what stands in several places, as what is done ahead does, all at once, and each that is done often."""
-        for (line, opcode), places in _movable(kernel).items():
+        for places in _movable(kernel).values():
             most = max(passes for _, _, passes in places)
             for engine in _ENGINES:
-                there = [(path, passes) for path, node, passes in places if node.engine is not engine]
+                there = [each for each in places if each[1].engine is not engine]
                 if len(there) > 1:
-                    what = f"every {opcode} of line {line} on {engine.name}"
-                    yield Site(self.name, there[0][0], (engine.name, ALL), what, line)
-                for path, passes in there:
+                    path, node, _ = there[0]
+                    what = f"every {node.opcode} like that of line {node.line} on {engine.name}"
+                    yield Site(self.name, path, (engine.name, ALL), what, node.line)
+                for path, node, passes in there:
                     if passes * SELDOM > most:
-                        what = f"{opcode} of line {line} on {engine.name}"
-                        yield Site(self.name, path, (engine.name,), what, line)
+                        what = f"{node.opcode} of line {node.line} on {engine.name}"
+                        yield Site(self.name, path, (engine.name,), what, node.line)
 
     def moves(self, kernel: LoopKernel, site: Site) -> tuple[str, str]:
         node = node_at(kernel, site.path)
@@ -56,7 +57,7 @@ class MoveEngine:
             raise Refused("no instruction stands there")
         places = [site.path]
         if site.arguments[1:] == (ALL,):
-            places = [path for path, _, _ in _movable(kernel)[node.line, node.opcode]]
+            places = [path for path, _, _ in _movable(kernel)[_form(node)]]
         for path in places:
             node = node_at(kernel, path)
             assert isinstance(node, Instruction)
@@ -65,14 +66,18 @@ class MoveEngine:
         return kernel
 
 
-def _movable(kernel: LoopKernel) -> dict[tuple[int, str], list[tuple[Path, Instruction, int]]]:
-    """By line and what it does: where it stands, and how often that is done."""
-    found: dict[tuple[int, str], list[tuple[Path, Instruction, int]]] = {}
+def _movable(kernel: LoopKernel) -> dict[tuple[object, ...], list[tuple[Path, Instruction, int]]]:
+    """By what is done to which form of operands: where it stands, and how often that is done."""
+    found: dict[tuple[object, ...], list[tuple[Path, Instruction, int]]] = {}
     for path, node in paths(kernel.body):
         if isinstance(node, Instruction) and node.opcode in _MOVABLE:
             passes = prod(loop.extent.constant for loop in loops_around(kernel, path))
-            found.setdefault((node.line, node.opcode), []).append((path, node, passes))
+            found.setdefault(_form(node), []).append((path, node, passes))
     return found
+
+
+def _form(node: Instruction) -> tuple[object, ...]:
+    return node.opcode, node.attrs, *((each.role, each.dtype, each.pattern) for each in node.operands)
 
 
 class ReciprocalOnScalar:

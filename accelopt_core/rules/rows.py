@@ -22,7 +22,7 @@ from nki_sim.loop_ir.changes import (
     paths,
     with_node,
 )
-from nki_sim.loop_ir.dependence import allocated_in, conflict
+from nki_sim.loop_ir.dependence import allocated_in, conflict, uses
 from nki_sim.loop_ir.reading import IMPLICIT
 from nki_sim.loop_ir.tree import Access, DeviceLoop, Instruction, Loop, LoopKernel, Node, rebuilt, walk
 
@@ -58,6 +58,9 @@ def dealt_out(kernel: LoopKernel, path: Path) -> LoopKernel:
     if len(rows) != 1:
         raise Refused("the loop's tiles are not all on as many partitions")
     (height,) = rows
+    outside = uses(with_node(kernel, path, ()).body)
+    if not own.isdisjoint({*(use.access.buffer for use in outside), *(each.buffer for each in kernel.outputs)}):
+        raise Refused("a tile of the loop is taken outside of it")
     blocked = conflict(loop.body, loop.body, kernel, (*around, loop), ((loop, 1),))
     if blocked is not None:
         raise Refused(f"line {blocked.node.line} needs what an earlier pass left")
@@ -111,7 +114,12 @@ def _in_turn(
 def _same_everywhere(kernel: LoopKernel, key: int) -> bool:
     """Is it the same on every partition?"""
     writing, _ = uses_of(kernel, key)
+    partitions = kernel.buffers[key].shape[0]
     return bool(writing) and all(
-        each.node.opcode == "memset" or (each.node.opcode == "dma_copy" and each.node.operands[1].pattern[0][0] == 0)
+        each.node.operands[each.at].pattern[0][1] == partitions
+        and (
+            each.node.opcode == "memset"
+            or (each.node.opcode == "dma_copy" and each.node.operands[1].pattern[0][0] == 0)
+        )
         for each in writing
     )

@@ -449,7 +449,9 @@ def joined_tiles(kernel: LoopKernel, path: Path, along: Along = Along.columns) -
 
 
 def _by_partition(offset: Affine, row: int) -> tuple[Affine, Affine]:
-    """Which partition, and where in it."""
+    """Which partition, and where in it. Raises Refused for a counter that goes on in both."""
+    if any(abs(f) > row and f % row for _, f in offset.terms):
+        raise Refused("an access goes on by a partition and within it at once")
     partition = Affine.of(offset.constant // row, {n: f // row for n, f in offset.terms if f % row == 0})
     return partition, offset - partition * row
 
@@ -555,7 +557,7 @@ def merged(kernel: LoopKernel, path: Path, along: Along = Along.columns) -> Loop
             continue
         buffer = kernel.buffers[access.buffer]
         row = buffer.partition_elements * buffer.dtype.itemsize // access.dtype.itemsize
-        if buffer.region.on_chip and factor and factor % row == 0:
+        if buffer.region.on_chip and abs(factor) >= row:
             raise Refused("its passes are on different partitions")
         at = _place_of_passes(access, node, kernel)
         pattern = (*access.pattern[:at], (factor, count), *access.pattern[at:])

@@ -285,7 +285,7 @@ class _Rows:
         return number
 
 
-_KEPT_PASSES = 1024
+_KEPT_PASSES = 1 << 10
 """Of more, what comes of an instruction in each is not kept: most of what a search expands it has expanded before."""
 
 

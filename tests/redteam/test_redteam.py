@@ -202,6 +202,7 @@ FORGED_PEER = (
 from dataclasses import replace
 import nki_sim
 from nki_sim import program_file
+import dataclasses
 from nki_sim.dtypes import as_dtype
 from nki_sim.session import TensorSpec
 import nki.isa as nisa
@@ -222,7 +223,7 @@ tile = TensorSpec((128, 512), as_dtype("float32"))
 alone = nki_sim.trace(kernel, tile, tile)
 MACHINE = alone.machine
 peer = PEER
-programs(program_file.dumps(nki_sim.run._with_peers(alone, [peer])))
+programs(program_file.dumps(dataclasses.replace(alone, peers=(peer,))))
 os._exit(0)
 """
 )

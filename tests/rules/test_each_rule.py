@@ -176,6 +176,9 @@ SHARED = """
 """
 WEIGHTS = """weights = nl.ndarray((32, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=weights, src=w[{rows}, 0:1])"""
+HALVES_SET = """weights = nl.ndarray((32, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=weights, value=1.0)
+    nisa.memset(dst=weights[0:16, :], value=2.0)"""
 WEIGHTED = "nisa.scalar_tensor_tensor(dst=out, data=one, op0=nl.multiply, operand0=weights, op1=nl.add, operand1=other)"
 STENCIL = """
     {before}
@@ -188,6 +191,24 @@ STENCIL = """
             out = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
             {work}
             nisa.dma_copy(dst=y[i * 32 : i * 32 + 32, j * 32 : (j + 1) * 32], src=out)
+    return y
+"""
+DIAGONAL = """
+    for i in range(2):
+        tile = nl.ndarray((64, 16), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[0:64, i * 16 : (i + 1) * 16])
+        for j in range(2):
+            part = tile[j * 32 : (j + 1) * 32, j * 8 : (j + 1) * 8]
+            nisa.dma_copy(dst=y[j * 32 : (j + 1) * 32, i * 8 : (i + 1) * 8], src=part)
+    return y
+"""
+LISTED = """
+    tiles = []
+    for i in range(2):
+        tiles.append(nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.sbuf))
+        nisa.dma_copy(dst=tiles[i], src=x[i * 64 : (i + 1) * 64, 0:32])
+    for i in range(2):
+        nisa.dma_copy(dst=y[i * 64 : (i + 1) * 64, 0:32], src=tiles[i])
     return y
 """
 NEXT_ROW = "x[i * 32 + 1 : i * 32 + 33, j * 32 : (j + 1) * 32]"
@@ -564,6 +585,9 @@ REFUSED = (
         "from partition to partition",
     ),
     ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW.replace("x", "y"), work=ADDED), "earlier pass"),
+    ("rows-in-turn", STENCIL.format(before=HALVES_SET, other=NEXT_ROW, work=WEIGHTED), "from partition to partition"),
+    ("rows-in-turn", LISTED, "taken outside"),
+    ("merge-iterations", DIAGONAL, "by a partition and within it"),
     ("broadcast-by-dma", ROW_OF_THE_PASS_BEFORE, "just loaded"),
     ("rows-on-partitions", ROWS_THAT_WAIT, "earlier pass"),
     ("drop-memset", MEMSET.format(until=32), "reads what is set"),
