@@ -38,8 +38,9 @@ def verdicts(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Evaluation]]:
     """Of all that this run of the tests asks for, by its name."""
-    every = "".join(item.nodeid for item in request.session.items)
-    asked = {name: each for name, each in {**HOSTILE, **RIGHT}.items() if f"over_ssh[{name}]" in every}
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    names = {item.callspec.params["name"] for item in items if "verdicts" in item.fixturenames}
+    asked = {name: each for name, each in {**HOSTILE, **RIGHT}.items() if name in names}
     with judge_over_ssh(tmp_path_factory) as far, ThreadPoolExecutor(far.target.width) as threads:
 
         def judged(each: EvaluationRequest) -> Evaluation:
