@@ -38,6 +38,12 @@ def test_each_half_is_large_and_of_many_kinds_authors_and_eras(half: Half) -> No
     assert all(count >= 10 for count in Counter(each.migrate for each in rows).values())
 
 
+def test_the_untouched_half_is_chosen_by_its_rule() -> None:
+    rows = [each for each in STRANGERS if each.half is Half.UNTOUCHED]
+    assert max(Counter(each.repository for each in rows).values()) <= 2
+    assert max(Counter(each.kind for each in rows).values()) <= 4
+
+
 def test_no_kernel_is_in_both_halves() -> None:
     assert len({(each.repository, each.file, each.function) for each in STRANGERS}) == len(STRANGERS)
 
@@ -98,6 +104,23 @@ def other():
     exec(cut_out(text, "kernel"), names)
     assert names["kernel"](2) == 17
     assert "other" not in names
+
+
+def test_what_a_module_has_under_conditions_is_cut_out_too() -> None:
+    text = """try:
+    import math
+except ImportError:
+    math = None
+
+if math:
+    SIDE = 4
+
+    def kernel(x):
+        return x * SIDE + math.floor(0.5)
+"""
+    names: dict[str, Any] = {}
+    exec(cut_out(text, "kernel"), names)
+    assert names["kernel"](2) == 8
 
 
 def test_a_folder_that_is_no_checkout_is_said_to_be_none(tmp_path: Path) -> None:
