@@ -84,7 +84,8 @@ class RotateBuffer:
             for path, node in reversed(paths(made[-1].body)):
                 written = {use.access.buffer for use in uses((node,)) if use.access.access == "w"}
                 changes += [partial(_value_apart, path=path, key=key) for key in sorted(keys & written)]
-            for change in (*changes, *[partial(_deeper, key=key) for key in sorted(keys)]):
+            changes += [partial(_deeper, key=key) for key in sorted(keys)]
+            for change in changes:
                 try:
                     made = everywhere(change, made)
                 except Refused as refused:
