@@ -9,8 +9,8 @@ found in public repositories belongs to them that
 * a person would call an operator, and that returns all that it says it does,
 * runs on one core of the simulator, as it is or migrated, at a size that its own test or text has, or at one of 20 to
   1,000 simulated us,
-* is no near copy of one in a list of ours, nor a kernel of NKIBench, and neither the third of its repository nor the
-  fifth of its kind, in the order in which they were found,
+* is no near copy of one in a list of ours (that of migrations aside), nor of one of NKIBench: at most two of a
+  repository and four of a kind, where there are more any of them, before one is timed,
 * equals a reference of ours.
 """
 

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-B = 8
-S = 16
+B = 64
+S = 8
 N = 4096
-K = 4
+K = 32
 
+PRESETS = {"small": {"B": 8, "K": 4}}
 DOMAINS = {"sequences": "fixed", "places": (0, S - 1)}
 WORK = {"matmul_flops": 0, "vector_ops": 0, "hbm_bytes": 8 * K * N}
 
