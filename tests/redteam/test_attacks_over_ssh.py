@@ -38,7 +38,7 @@ def verdicts(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Evaluation]]:
     """Of all that this run of the tests asks for, by its name."""
-    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    items = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
     names = {item.callspec.params["name"] for item in items if "verdicts" in item.fixturenames}
     asked = {name: each for name, each in {**HOSTILE, **RIGHT}.items() if name in names}
     with judge_over_ssh(tmp_path_factory) as far, ThreadPoolExecutor(far.target.width) as threads:

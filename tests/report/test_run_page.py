@@ -27,9 +27,7 @@ from tests.report.pages import (
     page_of,
 )
 
-LINE = EngineTimeline(
-    500.0, 500.0, {"tensor": (0.0, 0.5, 1.0, 1.0), "dma.sync": (1.0, 0.2, 0.0, 0.0)}, 1, True, b"zipped"
-)
+LINE = EngineTimeline(500.0, 500.0, {"tensor": (0.0, 0.5, 1.0, 1.0), "dma.sync": (1.0, 0.2, 0.0, 0.0)}, 1, b"zipped")
 DRAWN = Timelines((("input", LINE), ("best", LINE)), ("a note",), (TraceLink("input", "timelines/input.json.gz"),))
 
 
