@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 from accelopt_core.candidate import MOST_AT_ONCE, MOST_LANES
 from accelopt_core.languages.names import MACHINES
+from accelopt_core.languages.plugin import how_to_add, plugins
 from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
 from infra.engines.engine_names import address_of
 from infra.llm import contenders, registry
@@ -44,7 +45,7 @@ LONGEST_RUN_ID = 100
 """Characters."""
 
 PROVIDERS = ("auto", *registry.PROVIDERS, contenders.CATALOGUE)
-SUITES = {"nkibench": "nki", "triton": "triton"}
+SUITES = {"nkibench": "nki", **{key: key for key in plugins()}}
 """By name, the language of its tasks."""
 VIEWS = ("auto", "live", "plain", "quiet")
 
@@ -65,29 +66,21 @@ class RunSettings(Group):
 
     kernel: Path | None = setting(
         None,
-        "The kernel to optimize; never modified. Or a solution of FlashInfer-Bench's, as .json. Without it: a shipped "
-        "task.",
+        "The kernel to optimize; never modified. Without it: a shipped task.",
         metavar="FILE",
     )
     problem: Path | None = setting(
         None,
-        "The NumPy reference, or a definition of FlashInfer-Bench's, as .json. Without it: found beside the kernel, or "
-        "among the shipped tasks.",
+        "The NumPy reference. Without it: found beside the kernel, or among the shipped tasks.",
         metavar="FILE",
-    )
-    workloads: tuple[str, ...] = setting(
-        (),
-        "Of such a definition: by uuid or its beginning, by commas; the last is timed, the others are checked before. "
-        "Without it: the smallest and the largest.",
-        metavar="UUID,UUID,...",
     )
     function: str | None = setting(
         None, "Which of the kernel file's functions to optimize, where it holds several.", metavar="NAME"
     )
     language: str | None = setting(
         None,
-        "What the kernel is written in: nki, or triton for NVIDIA GPUs. Without it: by what its file imports.",
-        legal=Legal(choices=tuple(MACHINES)),
+        "What the kernel is written in. Without it: by what its file imports.",
+        legal=Legal(choices=tuple(MACHINES), otherwise=how_to_add()),
     )
     migrate: bool = setting(
         False, "Rewrite a kernel of an older NKI for 0.7 first (python -m nki_sim migrate), and prove it equal."
@@ -97,7 +90,7 @@ class RunSettings(Group):
         None,
         "Optimize every task of a suite; --run-id names it, --resume goes on with it.",
         metavar="NAME",
-        legal=Legal(choices=tuple(SUITES)),
+        legal=Legal(choices=tuple(SUITES), otherwise=how_to_add()),
     )
     tasks_at_once: int | None = setting(
         None,
@@ -167,11 +160,6 @@ class RunSettings(Group):
             raise SettingsError("in-place: there is no kernel file to write back to: give --kernel FILE")
         if self.problem is not None and self.kernel is None and self.resume is None:
             raise SettingsError("problem: a reference needs the kernel it belongs to: give --kernel FILE too")
-        in_json = [path for path in (self.kernel, self.problem) if path is not None and path.suffix == ".json"]
-        if self.workloads and not in_json and self.resume is None:
-            raise SettingsError("workloads: of which definition? give --problem DEFINITION.json")
-        if self.in_place and self.kernel in in_json:
-            raise SettingsError("in-place: a solution is no kernel file: the winner is written to the run's folder")
         if (self.function is not None or self.migrate) and self.kernel is None and self.resume is None:
             which = "migrate" if self.migrate else "function"
             raise SettingsError(f"{which}: it is about a kernel file of yours: give --kernel FILE too")
@@ -199,8 +187,8 @@ class TargetSettings(Group):
     )
     cores: tuple[int, ...] = setting(
         (),
-        "NeuronCores (or GPUs) of each host to use, one candidate on each at a time, by commas. Without it: one, any "
-        "that is free. With --remote-simulator only their number counts.",
+        "NeuronCores (or other devices) of each host to use, one candidate on each at a time, by commas. Without it: "
+        "one, any that is free. With --remote-simulator only their number counts.",
         metavar="N,N,...",
         legal=_WHOLE,
     )
@@ -223,7 +211,7 @@ class TargetSettings(Group):
     )
     machine: str = setting(
         MACHINES["nki"][0],
-        "Machine to simulate, or GPU to compile for; a device says itself what it is.",
+        "Machine to simulate, or to compile for; a device says itself what it is.",
         legal=Legal(choices=tuple(name for machines in MACHINES.values() for name in machines)),
     )
     accept_new_host_key: bool = setting(False, "Trust a host seen for the first time. A changed key is refused still.")
@@ -506,9 +494,18 @@ class BenchmarkSettings(Group):
                     raise SettingsError(f"then: the model's --{name} is missing: see `model --help`")
 
 
+def _with_plugins() -> type[RunSettings]:
+    """`RunSettings` with what plugins declare besides: their groups check themselves, and then the rest."""
+    groups = tuple(plugin.settings for plugin in plugins().values() if plugin.settings is not None)
+    if not groups:
+        return RunSettings
+    made = type("RunSettings", (*groups, RunSettings), {"__doc__": RunSettings.__doc__, "__module__": __name__})
+    return dataclass(frozen=True)(made)
+
+
 @dataclass(frozen=True)
 class Settings:
-    run: RunSettings = field(default_factory=RunSettings)
+    run: RunSettings = field(default_factory=lambda: GROUPS["run"]())
     target: TargetSettings = field(default_factory=TargetSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     budget: BudgetSettings = field(default_factory=BudgetSettings)
@@ -519,7 +516,7 @@ class Settings:
 
 
 GROUPS: Mapping[str, type] = {
-    "run": RunSettings,
+    "run": _with_plugins(),
     "target": TargetSettings,
     "model": ModelSettings,
     "budget": BudgetSettings,
@@ -624,7 +621,17 @@ def to_document(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def from_document(document: Mapping[str, Any], source: str) -> Settings:
     """Raises SettingsError where the document does not fit this version's settings."""
-    return from_given(read_document(GROUPS, document, source, Path("/")))
+    return from_given(read_document(GROUPS, _without_absent(document), source, Path("/")))
+
+
+def _without_absent(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Without settings of plugins that are not there now, where the run made no use of them."""
+    known = {name.replace("-", "_") for spec in specs(GROUPS["run"]) for name in (*spec.names, spec.field)}
+    run = document.get("run")
+    if not isinstance(run, Mapping):
+        return dict(document)
+    kept = {key: value for key, value in run.items() if value or key.replace("-", "_") in known}
+    return {**document, "run": kept}
 
 
 def _plain(value: Any) -> Any:

@@ -34,7 +34,7 @@ WORKER_BYTES = 2 << 30
 
 @dataclass
 class Area:
-    """The tests of one folder under tests/."""
+    """The tests of one folder under tests/, or of a plugin."""
 
     passed: int = 0
     failed: int = 0
@@ -92,7 +92,7 @@ class Tally:
 
     def _area(self, nodeid: str) -> Area:
         parts = nodeid.split("::")[0].split("/")
-        name = parts[1] if len(parts) > 2 and parts[0] == "tests" else "top"
+        name = parts[1] if len(parts) > 2 and parts[0] in ("tests", "plugins") else "top"
         return self.areas.setdefault(name, Area())
 
 

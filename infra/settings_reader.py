@@ -41,13 +41,15 @@ class Legal:
     """What a value may be, beside its type."""
 
     choices: tuple[str, ...] = ()
+    otherwise: str = ""
+    """What to do for a choice that is not there; a clause."""
     at_least: float | None = None
     above: float | None = None
     below: float | None = None
 
     def complaint(self, value: object) -> str | None:
         if self.choices and value not in self.choices:
-            return f"is not one of {', '.join(self.choices)}"
+            return f"is not one of {', '.join(self.choices)}" + (f": {self.otherwise}" if self.otherwise else "")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if not math.isfinite(value):
                 return "is not a finite number"

@@ -1,13 +1,15 @@
-"""Hatch's hook that lays the program into a wheel as `nki_optimizer/tree`.
+"""Hatch's hooks: one lays the program into a wheel as `nki_optimizer/tree`, one finds plugins that stand beside it.
 
 An editable install gets no file: it is a path to the clone, so that what runs is always the clone's own text.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 
 class WheelFiles(BuildHookInterface):
@@ -16,3 +18,16 @@ class WheelFiles(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version != "editable":
             build_data["force_include"].update(self.config["files"])
+
+
+class PluginsBeside(MetadataHookInterface):
+    """An extra that is a plugin, as `nki-optimizer-NAME`, is installed from `plugins/NAME`, where a checkout has that.
+
+    Elsewhere, as in a source distribution, it is asked of the package index.
+    """
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        for name, wanted in metadata["optional-dependencies"].items():
+            folder = Path(self.root, "plugins", name)
+            if wanted == [f"nki-optimizer-{name}"] and folder.is_dir():
+                wanted[:] = [f"nki-optimizer-{name} @ {folder.as_uri()}"]

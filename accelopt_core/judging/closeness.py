@@ -326,7 +326,7 @@ def _rounded_up(value: float) -> str:
 
 
 NEAR_ZERO = 1e-8
-"""Added to the value that an element is off relative to, as FlashInfer-Bench does."""
+"""Added to the value that an element is off relative to."""
 
 
 def check_elements(

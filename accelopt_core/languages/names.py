@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from accelopt_core.languages.plugin import plugins
+
 MACHINES: Mapping[str, tuple[str, ...]] = {
     "nki": ("trn2", "trn1", "trn3"),
-    "triton": ("h100", "a100", "a100-40gb", "a100-pcie", "h100-pcie", "h200", "l4", "l40s", "b200", "rtx4090"),
+    **{plugin.key: plugin.machines for plugin in plugins().values()},
 }

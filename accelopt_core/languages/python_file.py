@@ -32,7 +32,7 @@ class PythonFile:
         return {node.name: node for node in self.tree.body if isinstance(node, ast.FunctionDef)}
 
     def dotted(self, node: ast.AST) -> str:
-        """`tl.dot` -> `triton.language.dot`; empty where it is not a plain dotted name of an import."""
+        """`nl.exp` -> `nki.language.exp`; empty where it is not a plain dotted name of an import."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)

@@ -1,15 +1,19 @@
-"""The languages that there are, by key: one line each."""
+"""The languages that there are, by key: NKI, and those of plugins."""
 
 from __future__ import annotations
 
 import ast
+from functools import cache
 
 from accelopt_core.candidate import parsed
 from accelopt_core.language import Language
 from accelopt_core.languages.nki.language import NKI
-from accelopt_core.languages.triton.language import TRITON
+from accelopt_core.languages.plugin import how_to_add, plugins
 
-LANGUAGES: dict[str, Language] = {language.key: language for language in (NKI, TRITON)}
+
+@cache
+def languages() -> dict[str, Language]:
+    return {NKI.key: NKI, **{key: plugin.language() for key, plugin in plugins().items()}}
 
 
 def language_of(source: str) -> Language | None:
@@ -24,7 +28,7 @@ def language_of(source: str) -> Language | None:
             imported.update(alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             imported.add(node.module.partition(".")[0])
-    return next((language for language in LANGUAGES.values() if language.packages & imported), None)
+    return next((language for language in languages().values() if language.packages & imported), None)
 
 
 class UnknownLanguage(ValueError):
@@ -33,6 +37,9 @@ class UnknownLanguage(ValueError):
 
 def language_named(key: str) -> Language:
     """Raises UnknownLanguage."""
-    if key not in LANGUAGES:
-        raise UnknownLanguage(f"no language is named {key!r}, only {', '.join(LANGUAGES)}: upgrade, or mend the name")
-    return LANGUAGES[key]
+    if key == NKI.key:
+        return NKI
+    if key not in plugins():
+        known = ", ".join((NKI.key, *plugins()))
+        raise UnknownLanguage(f"no language is named {key!r}, only {known}: {how_to_add()}")
+    return plugins()[key].language()

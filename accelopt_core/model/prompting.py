@@ -18,6 +18,7 @@ from typing import TypeVar
 import jinja2
 
 from accelopt_core.evaluation import Profile, busy_fields, microseconds, timed
+from accelopt_core.languages.plugin import plugins
 from accelopt_core.model.answers import MalformedAnswer
 from accelopt_core.ports import LanguageModel, Message, ModelContextOverflow, ModelReply, ModelRequest, Role
 from accelopt_core.task import PrecisionPolicy, Surroundings, Task
@@ -129,8 +130,9 @@ def render(language: str, template: str, **values: object) -> str:
 def prompts_version() -> str:
     """Changes whenever any text of the prompts changes; 16 hex digits."""
     digest = hashlib.sha256()
-    for path in sorted(_prompt_files()):
-        digest.update(path.relative_to(PROMPTS).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for folder in (PROMPTS, *(plugin.prompts for plugin in plugins().values())):
+        for path in sorted(_prompt_files(folder)):
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
@@ -310,10 +312,10 @@ def precision_text(task: Task) -> str:
 
 @cache
 def _environment(language: str) -> jinja2.Environment:
-    _prompt_files()
+    _prompt_files(PROMPTS)
     # Prompts are plain text for a model: HTML escaping would corrupt the kernels in them.
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([PROMPTS / language, PROMPTS]),
+        loader=jinja2.FileSystemLoader([_fragments(language), PROMPTS]),
         undefined=jinja2.StrictUndefined,
         autoescape=False,
         trim_blocks=True,
@@ -335,11 +337,17 @@ def _environment(language: str) -> jinja2.Environment:
     return environment
 
 
+def _fragments(language: str) -> Path:
+    """The folder of what models are taught of that language alone."""
+    plugin = plugins().get(language)
+    return PROMPTS / language if plugin is None else plugin.prompts
+
+
 @cache
-def _prompt_files() -> tuple[Path, ...]:
-    files = tuple(path for pattern in ("*.j2", "*.txt") for path in PROMPTS.rglob(pattern))
+def _prompt_files(folder: Path) -> tuple[Path, ...]:
+    files = tuple(path for pattern in ("*.j2", "*.txt") for path in folder.rglob(pattern))
     if not files:
-        raise PromptsMissing(f"no prompt templates in {PROMPTS}: run from a checkout or an editable install")
+        raise PromptsMissing(f"no prompt templates in {folder}: run from a checkout or an editable install")
     return files
 
 
@@ -389,7 +397,7 @@ def _listed(language: str, profile: Profile) -> Iterator[tuple[str, float, str, 
 @cache
 def _field_list(language: str) -> tuple[tuple[str, str, str], ...]:
     rows: list[tuple[str, str, str]] = []
-    for line in (PROMPTS / language / "profile_fields.txt").read_text(encoding="utf-8").splitlines():
+    for line in (_fragments(language) / "profile_fields.txt").read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#"):
             name, unit, meaning = (part.strip() for part in line.split("|", 2))
             rows.append((name, unit, meaning))

@@ -1,28 +1,24 @@
-"""What a run of each language is put together from: one file each, one line each here."""
+"""What a run of each language is put together from, by its key. Loaded when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
+from typing import cast
 
+from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.plugin import LanguagePlugin, plugins
 from accelopt_core.languages.registry import language_named
-from infra.assembly.language_parts import LanguageParts
+from infra.assembly.language_parts import LanguageParts, PluginParts
 
 
 def parts_of(key: str) -> LanguageParts:
     """Raises UnknownLanguage."""
-    return _PARTS[language_named(key).key]()
-
-
-def _nki() -> LanguageParts:
+    if language_named(key) is not NKI:
+        return parts_of_plugin(plugins()[key])
     from infra.assembly.of_nki import NkiParts
 
     return NkiParts()
 
 
-def _triton() -> LanguageParts:
-    from infra.assembly.of_triton import TritonParts
-
-    return TritonParts()
-
-
-_PARTS: dict[str, Callable[[], LanguageParts]] = {"nki": _nki, "triton": _triton}
+def parts_of_plugin(plugin: LanguagePlugin) -> PluginParts:
+    return cast(PluginParts, import_module(plugin.parts).PARTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,13 @@ from accelopt_core.languages.nki.machine_facts import machine_facts
 from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.ports import Target, TargetInfo
 from accelopt_core.proposer import Proposer
-from accelopt_core.task import Task
-from infra.assembly.language_parts import Teaching
+from accelopt_core.task import Surroundings, Task
+from accelopt_core.toolchain import ArgumentSpec
+from infra.assembly.language_parts import Outputs, Teaching
 from infra.assembly.targets import predictor_of
 from infra.neuron.routes import SDK_OF_NKI
 from infra.prediction.predictor import Predictor
+from infra.simulator.toolchain import SimulatorToolchain
 from nki_sim import ties
 from nki_sim.calibration import calibrated_machine
 from nki_sim.lint import LAST_PARSED, VERSIONS, valid_in
@@ -49,6 +52,21 @@ class NkiParts:
             lambda source, also: api_reference(source, info.machine, versions, also),
             instruction_list(info.machine),
         )
+
+    def tracer(self, machine: str) -> OnSimulator:
+        return OnSimulator(machine)
+
+
+class OnSimulator:
+    def __init__(self, machine: str) -> None:
+        self._simulator = SimulatorToolchain(machine)
+
+    def outputs(self, source: str, specs: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings) -> Outputs:
+        program = self._simulator.compile(source, specs, timeout_s, around).program
+        return tuple((str(each.dtype), tuple(size for _, size in each.pattern)) for each in program.outputs)
+
+    def close(self) -> None:
+        self._simulator.close()
 
 
 def nki_versions(info: TargetInfo, source: str) -> tuple[str, ...]:

@@ -11,18 +11,15 @@ from accelopt_core.dispatch.weights import names_of
 from accelopt_core.evaluation import Evaluation
 from accelopt_core.language import Language
 from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.plugin import LanguagePlugin, how_to_add, plugin_of_file, plugins
 from accelopt_core.languages.registry import language_named, language_of
-from accelopt_core.languages.triton.language import TRITON
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.task import PrecisionPolicy, Task
 from infra.assembly import migrating
+from infra.assembly.language_parts import GivenKernel, Origin
+from infra.assembly.languages import parts_of_plugin
 from infra.runs.run_folder import Loaded, RunFolder
 from infra.settings_reader import SettingsError
-from infra.tasks.flashinfer.definition import is_definition, read_definition
-from infra.tasks.flashinfer.reference_text import preset_of, reference_text
-from infra.tasks.flashinfer.solution import SolutionKernel, is_solution, kernel_of, read_solution
-from infra.tasks.flashinfer.winner import Origin
-from infra.tasks.flashinfer.workload import definition_file, read_workloads
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, find_reference, load_seed, task_from_files, task_from_text
@@ -44,9 +41,9 @@ class Problem:
     notes: tuple[str, ...] = ()
     """For the user, at the beginning of a run."""
     written: str | None = None
-    """The reference module's text, where it was made of a definition: no file has it yet."""
+    """The reference module's text, where a plugin made it: no file has it yet."""
     origin: Origin | None = None
-    """Where the task is FlashInfer-Bench's."""
+    """Where the task is another project's."""
 
     def settled(self, settings: config.Settings) -> config.Settings:
         """With the language that the kernel told, where nobody named one."""
@@ -91,8 +88,9 @@ def problem_of(settings: config.Settings, reference: str | None = None) -> Probl
         around = surroundings_of(kernel, text, settings.run.function, language)
     else:
         around = given.around
-    if found.origin is not None and language is not TRITON:
-        raise TaskInvalid(f"{kernel}: a {language.name} kernel, and {found.origin.definition} is for {TRITON.name}'s")
+    if found.origin is not None and language.key != found.language:
+        wanted = language_named(found.language).name
+        raise TaskInvalid(f"{kernel}: a {language.name} kernel, and {found.origin.name} is for {wanted}'s")
     task = replace(found.task, around=around, language=language.key)
     problem = Problem(task, kernel, found.reference, text, text, found.notes, found.written, found.origin)
     if language is not NKI:
@@ -130,14 +128,15 @@ def resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
     loaded = folder.loaded()
     if folder.own_reference.exists():  # also where the run's folder was moved since
         settings = replace(settings, run=replace(settings.run, problem=folder.own_reference))
-    origin = folder.origin()
-    name = origin.definition if origin is not None else None
+    language = folder.manifest().language
+    plugin = plugins().get(language)
+    origin = parts_of_plugin(plugin).origin_of(folder.path) if plugin is not None else None
+    name = origin.name if origin is not None else None
     found = _task_and_kernel(settings, gone=loaded is not None, name=name)
     source = folder.input_kernel.read_text(encoding="utf-8")
     if loaded is None:
         return Problem(found.task, found.kernel, found.reference, source, source, found.notes)
     presets = tuple(preset for preset in found.task.presets if preset.name in loaded.presets)
-    language = folder.manifest().language
     task = replace(found.task, presets=presets, around=loaded.around, language=language)
     return Problem(task, found.kernel, found.reference, source, loaded.text, found.notes, origin=origin)
 
@@ -177,11 +176,13 @@ class _Found:
     reference: Path | None
     """None where it is a function of the caller's."""
     notes: tuple[str, ...] = ()
-    given: SolutionKernel | None = None
-    """Where the kernel is a solution's, and no file of its own."""
+    given: GivenKernel | None = None
+    """Where the kernel is no file of its own."""
     written: str | None = None
     origin: Origin | None = None
     """Both as a Problem's."""
+    language: str = NKI.key
+    """Whose plugin read it, where it is another project's."""
 
 
 def _task_and_kernel(
@@ -195,8 +196,12 @@ def _task_and_kernel(
     problem = settings.run.problem
     if not kernel.is_file() and not (gone and problem is not None):
         raise TaskNotFound(f"{kernel}: no such kernel file")
-    if reference is None and ((problem is not None and is_definition(problem)) or (is_solution(kernel) and not gone)):
-        return _of_flashinfer(settings, kernel, problem)
+    given = [path for path in (problem, None if gone else kernel) if path is not None and reference is None]
+    plugin = next((each for path in given if (each := plugin_of_file(path)) is not None), None)
+    if plugin is not None:
+        return _of_plugin(plugin, settings, kernel, problem)
+    if foreign := [path for path in given if path.suffix == ".json"]:
+        raise TaskInvalid(f"{foreign[0]}: no language that is installed reads it: {how_to_add()}")
     if reference is not None:
         task = task_from_text(reference, f"the reference of {kernel.name}", kernel.stem)
         return _Found(_adjusted(task, settings, kernel), kernel, None)
@@ -207,25 +212,13 @@ def _task_and_kernel(
     return _Found(_adjusted(adopted.task, settings, kernel), kernel, adopted.reference, (said,))
 
 
-def _of_flashinfer(settings: config.Settings, kernel: Path, problem: Path | None) -> _Found:
-    """A definition of the suite's, and a solution or a plain kernel for it."""
-    solution = read_solution(kernel) if is_solution(kernel) else None
-    if problem is None:
-        assert solution is not None
-        problem = definition_file(kernel, solution.definition)
-    if not is_definition(problem):
-        raise SettingsError(f"problem: {kernel} is a solution, and is held against its definition: DEFINITION.json")
-    if solution is not None and settings.run.function is not None:
-        raise SettingsError(f"function: {kernel} names its function itself: leave the flag away")
-    definition = read_definition(problem)
-    given = kernel_of(solution, definition, kernel) if solution is not None else None
-    workloads = read_workloads(definition, settings.run.workloads)
-    text = reference_text(definition, workloads)
-    task = _adjusted(task_from_text(text, str(problem), definition.name), settings, kernel)
-    timed = next(each for each in workloads if preset_of(workloads, each) == task.full.name)
-    said = f"reference: {report.shown_path(problem)}, workload {timed.uuid}"
-    origin = Origin(definition.name, definition.op_type, timed.document)
-    return _Found(task, kernel, problem, (said,), given, text, origin)
+def _of_plugin(plugin: LanguagePlugin, settings: config.Settings, kernel: Path, problem: Path | None) -> _Found:
+    """What another project's files say, and a kernel of theirs or a plain one."""
+    read = parts_of_plugin(plugin).read_task(settings.run, kernel, problem, settings.run.function)
+    task = _adjusted(task_from_text(read.reference, str(read.file), read.name), settings, kernel)
+    what, origin = read.of_presets[task.full.name]
+    said = f"reference: {report.shown_path(read.file)}, {what}"
+    return _Found(task, kernel, read.file, (said,), read.kernel, read.reference, origin, plugin.key)
 
 
 def check_suits(settings: config.Settings) -> None:

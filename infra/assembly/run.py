@@ -18,6 +18,7 @@ from accelopt_core.loop.rounds import BaselineRejected, Loop, Past, RunResult
 from accelopt_core.model.prompting import prompts_version
 from accelopt_core.ports import Target, TargetInfo, TargetMisconfigured
 from infra.assembly.following import A_PERSON, Following, interruptible
+from infra.assembly.language_parts import Winner
 from infra.assembly.languages import parts_of
 from infra.assembly.problem import QUICK_START, Problem, problem_of, quick_start, resumed_problem
 from infra.assembly.proposing import Proposing, provider_of
@@ -39,7 +40,6 @@ from infra.targets.metered import MeteredTarget
 from infra.targets.on_engine import EngineTarget
 from infra.targets.pool import TargetPool
 from infra.targets.remembering import RememberingTarget
-from infra.tasks.flashinfer.winner import Winner, write_winner
 from infra.terminal import report
 from infra.tracing.export import NotTraced, open_spans
 from infra.tracing.spans import RunSpans
@@ -90,7 +90,7 @@ def carry_out(
             if reference is not None:
                 folder.keep(folder.own_reference.name, reference)
             if problem.origin is not None:
-                folder.keep_origin(problem.origin)
+                folder.keep(*problem.origin.kept)
         else:
             _continue(folder, info, settings.run.rounds)
         stack.callback(folder.close)
@@ -116,7 +116,7 @@ def carry_out(
             folder.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
             raise
         folder.end(result.ending.value, result.reason)
-        for line in _written_for_its_suite(begun, result):
+        for line in _written_for_its_origin(begun, result):
             observer.tell(events.Notice(line))
         observer.tell(events.RunEnded(result.ending, result.reason))
     report.write_diff(report.summary_of(folder))
@@ -211,7 +211,7 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
                     if isinstance(error.evaluation, Untimed):
                         raise TargetMisconfigured(
                             f"{report.shown_path(problem.kernel)} is {explain(error.evaluation)}; a run needs "
-                            "latencies, so name a machine that has one: `orchestrator.py ubuntu@gpu-host --language "
+                            "latencies, so name a machine that has one: `orchestrator.py USER@HOST --language "
                             f"{problem.task.language} ...` (`evaluate` checks kernels without)"
                         ) from None
                     raise problem.rejected(error.evaluation) from None
@@ -234,18 +234,15 @@ def _time_compilers_own(run: _Begun, result: RunResult) -> None:
     run.folder.keep_compilers_own(compilers_own_of(run.settings, run.info, run.problem.task))
 
 
-def _written_for_its_suite(run: _Begun, result: RunResult) -> Iterator[str]:
-    """A faster kernel for a definition of FlashInfer-Bench's, as a solution with its trace, in the run's folder."""
-    problem, folder = run.problem, run.folder
+def _written_for_its_origin(run: _Begun, result: RunResult) -> Iterator[str]:
+    """A faster kernel for another project's task, in that project's format, in the run's folder."""
+    problem, folder, winner = run.problem, run.folder, None
     if problem.origin is None:
         return
-    if result.best.source == problem.source:
-        yield "for FlashInfer-Bench nothing is written: no kernel was faster than the one it began with"
-        return
-    file = problem.kernel.name if problem.kernel.suffix == ".py" else "kernel.py"
-    winner = Winner(result.best.source, problem.task.around, file, result.best_result, result.baseline, run.info)
-    name = f"{problem.origin.definition}_{folder.run_id}"
-    yield write_winner(folder.path / "flashinfer", problem.origin, winner, name, utc_now()).said
+    if result.best.source != problem.source:
+        file = problem.kernel.name if problem.kernel.suffix == ".py" else "kernel.py"
+        winner = Winner(result.best.source, problem.task.around, file, result.best_result, result.baseline, run.info)
+    yield problem.origin.written(folder.path, folder.run_id, winner, utc_now())
 
 
 def _spans() -> tuple[RunSpans | None, tuple[str, ...]]:

@@ -368,14 +368,13 @@ def diff(invocation: config.Invocation, answer: Answer) -> int:
 def doctor(invocation: config.Invocation, answer: Answer) -> int:
     from infra import doctor as examination
     from infra.commands.doctor import examined as examined_machine
-    from infra.triton import gpu_doctor
 
     wanted = invocation.settings.target
     if wanted.engine != "local":
         return _doctor_of_cluster(invocation.settings, answer)
     examined, status = [], examination.USABLE
     for host in wanted.host or ("",):
-        found = examined_machine(invocation.settings, host)
+        found, told = examined_machine(invocation.settings, host)
         examined.append(found)
         if not found.is_examined:
             status = complain(found.error, UNREACHABLE)
@@ -383,11 +382,7 @@ def doctor(invocation: config.Invocation, answer: Answer) -> int:
         status = max(status, examination.USABLE if found.usable else examination.UNUSABLE)
         if len(examined) > 1:
             print()
-        device_wanted = bool(host) and not wanted.remote_simulator
-        if found.report is not None:
-            print(examination.render(found.report, neuron_wanted=device_wanted, clock_skew_s=found.clock_skew_s))
-        if found.gpu_report is not None:
-            print(gpu_doctor.render(found.gpu_report, gpu_wanted=device_wanted, clock_skew_s=found.clock_skew_s))
+        print(told)
         for note in found.notes:
             print(f"note         {note}")
         if found.calibration is not None:

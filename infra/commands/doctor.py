@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import config
-from accelopt_core.languages.triton.language import TRITON
+from accelopt_core.languages.plugin import LanguagePlugin, plugins
 from accelopt_core.ports import TargetError
 from infra import doctor
+from infra.assembly.languages import parts_of_plugin
 from infra.assembly.targets import calibrations_of, host_target, language_of
 from infra.assembly.targets import machine_of as kernels_machine_of
 from infra.documents.doctor_document import ExaminedMachine
@@ -16,45 +17,50 @@ from infra.engines.engine_names import address_of
 from infra.engines.examining import ExaminedNode, examine_nodes
 from infra.engines.ray_engine import RayEngine
 from infra.neuron.routes import installed, machine_of
+from infra.records import to_document
 from infra.terminal.started_as import started_as
-from infra.triton import gpu_doctor
 
 
-def examined(settings: config.Settings, host: str) -> ExaminedMachine:
-    """`host`: empty for this machine, where the simulator is enough."""
-    if language_of(settings) == TRITON.key:
-        return _examined_for_triton(settings, host)
+def examined(settings: config.Settings, host: str) -> tuple[ExaminedMachine, str]:
+    """And what it says for people. `host`: empty for this machine, where the simulator is enough."""
+    plugin = plugins().get(language_of(settings))
+    if plugin is not None:
+        return _examined_by_plugin(plugin, settings, host)
     if not host:
         found = doctor.examine(settings.target.machine)
-        return ExaminedMachine(host, found.evaluates_on_neuron or found.simulates, "", found)
+        usable = found.evaluates_on_neuron or found.simulates
+        return ExaminedMachine(host, usable, "", found), doctor.render(found, neuron_wanted=False)
     with closing(host_target(settings, host)) as target:
         try:
             found = target.examine()
         except TargetError as error:
-            return ExaminedMachine(host, False, started_as(str(error)), None)
+            return ExaminedMachine(host, False, started_as(str(error)), None), ""
     notes, on_neuron = tuple(target.notes()), found.evaluates_on_neuron
-    usable = on_neuron or (found.simulates and settings.target.remote_simulator)
+    simulated = settings.target.remote_simulator
+    usable = on_neuron or (found.simulates and simulated)
     calibration = started_as(_calibration_of_host(settings, host, found)) if on_neuron else None
-    return ExaminedMachine(host, usable, "", found, target.clock_skew_s, calibration, notes)
+    told = doctor.render(found, neuron_wanted=not simulated, clock_skew_s=target.clock_skew_s)
+    return ExaminedMachine(host, usable, "", found, target.clock_skew_s, calibration, notes), told
 
 
-def _examined_for_triton(settings: config.Settings, host: str) -> ExaminedMachine:
-    """On a host a GPU is wanted, unless its CPU is to do; here kernels can be verified at least."""
+def _examined_by_plugin(plugin: LanguagePlugin, settings: config.Settings, host: str) -> tuple[ExaminedMachine, str]:
+    """On a host a device is wanted, unless its CPU is to do; here kernels can be verified at least."""
+    parts = parts_of_plugin(plugin)
     if not host:
-        here = gpu_doctor.examine(kernels_machine_of(settings))
-        return ExaminedMachine(host, here.verifies, "", None, gpu_report=here)
+        here = parts.examine(kernels_machine_of(settings))
+        made = ExaminedMachine(host, here.verifies, "", None, gpu_report=to_document(here))
+        return made, here.render(device_wanted=False, clock_skew_s=None)
     with closing(host_target(settings, host)) as target:
         try:
-            found = target.examine_by(
-                "infra.triton.gpu_doctor", gpu_doctor.from_printed,
-                "give its Python what is missing: pip install numpy ml_dtypes triton cuda-bindings",
-            )  # fmt: skip
+            found = target.examine_by(plugin.doctor, parts.read_examination, parts.remedy)
         except TargetError as error:
-            return ExaminedMachine(host, False, started_as(str(error)), None)
-    usable = found.evaluates_on_gpu or (found.verifies and settings.target.remote_simulator)
-    return ExaminedMachine(
-        host, usable, "", None, target.clock_skew_s, notes=tuple(target.notes()), gpu_report=found
+            return ExaminedMachine(host, False, started_as(str(error)), None), ""
+    on_cpu = settings.target.remote_simulator
+    made = ExaminedMachine(
+        host, found.evaluates_on_device or (found.verifies and on_cpu), "", None, target.clock_skew_s,
+        notes=tuple(target.notes()), gpu_report=to_document(found),
     )  # fmt: skip
+    return made, found.render(device_wanted=not on_cpu, clock_skew_s=target.clock_skew_s)
 
 
 def examined_nodes(settings: config.Settings) -> Iterator[ExaminedNode]:

@@ -6,11 +6,10 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import config
 from accelopt_core.language import Language
@@ -18,15 +17,15 @@ from accelopt_core.languages.nki.language import NKI
 from accelopt_core.languages.registry import language_named, language_of
 from accelopt_core.task import Surroundings
 from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgument, TensorArgument, ToolchainMissing
+from infra.assembly.language_parts import Outputs, Tracer
+from infra.assembly.languages import parts_of
 from infra.assembly.targets import machine_of
 from infra.settings_reader import SettingsError
-from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.kernel_signature import Parameter, Signature, signature_of
 from infra.tasks.plain_reference import dtype_named
 from infra.tasks.reference_reader import DECLARATIONS, KNOWN_FUNCTIONS, TaskInvalid
 from infra.terminal.report import shown_path
-from infra.triton.toolchain import open_triton_toolchain
 
 SIZES = (128, 256, 512, 1024, 2048)
 """Tried for every size alike; then ..."""
@@ -137,7 +136,7 @@ def _arguments(
     settings = invocation.settings
     machine = machine_of(replace(settings, run=replace(settings.run, language=language.key)))
     example = " ".join("x".join(["512"] * (len(each.sizes or ()) or 2)) for each in signature.arrays)
-    with closing(_OnSimulator(machine) if language is NKI else _OfTriton(machine)) as tracer:
+    with closing(parts_of(language.key).tracer(machine)) as tracer:
         tracing = _Tracing(tracer, source, around, told)
         if invocation.shapes:
             named = _as_given(signature, invocation.shapes)
@@ -166,48 +165,10 @@ def _arguments(
     )
 
 
-Outputs = tuple[tuple[str, tuple[int, ...]], ...]
-"""dtype and shape of each."""
-
-
-class _Tracer(Protocol):
-    def outputs(self, source: str, specs: Sequence[ArgumentSpec], around: Surroundings) -> Outputs:
-        """Raises CandidateFault and ToolchainMissing."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class _OnSimulator:
-    def __init__(self, machine: str) -> None:
-        self._simulator = SimulatorToolchain(machine)
-
-    def outputs(self, source: str, specs: Sequence[ArgumentSpec], around: Surroundings) -> Outputs:
-        program = self._simulator.compile(source, specs, _TRACE_S, around).program
-        return tuple((str(each.dtype), tuple(size for _, size in each.pattern)) for each in program.outputs)
-
-    def close(self) -> None:
-        self._simulator.close()
-
-
-class _OfTriton:
-    """Traced for a GPU; none is needed, and no kernel compiled."""
-
-    def __init__(self, machine: str) -> None:
-        self._toolchain = open_triton_toolchain(machine, on_device=False)
-
-    def outputs(self, source: str, specs: Sequence[ArgumentSpec], around: Surroundings) -> Outputs:
-        program = self._toolchain.traced_program(source, specs, _TRACE_S, around)
-        return tuple((each.dtype, tuple(each.shape)) for each in program.outputs)
-
-    def close(self) -> None:
-        self._toolchain.close()
-
-
 class _Tracing:
     """A kernel traced at one shape after the other, each in a process of its own."""
 
-    def __init__(self, tracer: _Tracer, source: str, around: Surroundings, told: Told) -> None:
+    def __init__(self, tracer: Tracer, source: str, around: Surroundings, told: Told) -> None:
         self._tracer, self._source, self._around, self._told = tracer, source, around, told
         self._deadline = time.monotonic() + LIMIT_S
         self._said_at = time.monotonic()
@@ -218,19 +179,19 @@ class _Tracing:
     def is_over(self) -> bool:
         return self._left <= 0 or time.monotonic() > self._deadline
 
-    def outputs(self, arguments: Arguments) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
+    def outputs(self, arguments: Arguments) -> Outputs | None:
         """dtype and shape of each; None where it does not compile."""
         if time.monotonic() > self._said_at + EVERY_S:
             self._said_at = time.monotonic()
             self._told(f"{MOST_TRIED - self._left} tried{f': {self.complaint}' if self.complaint else ''}")
         self._left -= 1
         try:
-            return self._tracer.outputs(self._source, arguments.specs, self._around)
+            return self._tracer.outputs(self._source, arguments.specs, _TRACE_S, self._around)
         except (CandidateFault, ToolchainMissing) as error:
             self.complaint = self.complaint or str(error)
             return None
 
-    def described(self, found: Arguments, outputs: tuple[tuple[str, tuple[int, ...]], ...]) -> Arguments:
+    def described(self, found: Arguments, outputs: Outputs) -> Arguments:
         """With the outputs' sizes by name: those of the argument that they grow with."""
         named: list[list[str]] = [[str(size) for size in shape] for _, shape in outputs]
         for name in found.sizes:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from infra.doctor import DoctorReport
-from infra.triton.gpu_doctor import GpuReport
 
 
 @dataclass(frozen=True)
@@ -18,15 +17,15 @@ class ExaminedMachine:
     error: str
     """Why it could not be examined; empty where it was."""
     report: DoctorReport | None
-    """Everything that was found; null where it could not be examined, or was examined for Triton kernels."""
+    """Everything that was found; null where it could not be examined, or was examined for a plugin's language."""
     clock_skew_s: float | None = None
     """Of that machine's clock against this one's."""
     calibration: str | None = None
     """What predictions on that host rest on, for people."""
     notes: tuple[str, ...] = ()
     """What a person should know of the way there, one line each."""
-    gpu_report: GpuReport | None = None
-    """What was found for Triton kernels (`--language triton`)."""
+    gpu_report: dict[str, Any] | None = None
+    """What a plugin found for kernels of its language (`--language`); the plugin says what is in it."""
 
     @property
     def is_examined(self) -> bool:

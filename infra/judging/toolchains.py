@@ -21,7 +21,7 @@ def open_toolchain(
     processes: int | None = None,
     told: Callable[[str], object] = lambda line: None,
 ) -> Toolchain:
-    """As `infra.languages.supported.OpenToolchain`. `language`: its key. Raises ToolchainMissing."""
+    """As `accelopt_core.languages.supported.OpenToolchain`. `language`: its key. Raises ToolchainMissing."""
     try:
         found = supported(language)
     except UnknownLanguage as error:

@@ -8,9 +8,9 @@ from functools import partial
 from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn
 from accelopt_core.languages.nki.calibration import from_json
 from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.supported import HostNeeds, Supported
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.toolchain import Calibration, Toolchain, ToolchainMissing
-from infra.languages.supported import HostNeeds, Supported
 from infra.simulator.toolchain import MOST_RUNS, SimulatorToolchain, prepare_for_a_job, traced_on_simulator
 
 

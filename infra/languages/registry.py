@@ -1,28 +1,17 @@
-"""The languages whose kernels can be judged, by key. Each is loaded when it is asked for."""
+"""What judges kernels of each language, by its key. Loaded when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.plugin import plugins
 from accelopt_core.languages.registry import language_named
-from infra.languages.supported import Supported
-
-
-def _nki() -> Supported:
-    from infra.languages.nki import SUPPORTED
-
-    return SUPPORTED
-
-
-def _triton() -> Supported:
-    from infra.languages.triton import SUPPORTED
-
-    return SUPPORTED
-
-
-_SUPPORTED: dict[str, Callable[[], Supported]] = {"nki": _nki, "triton": _triton}
+from accelopt_core.languages.supported import Supported
 
 
 def supported(key: str) -> Supported:
     """Raises UnknownLanguage."""
-    return _SUPPORTED[language_named(key).key]()
+    if language_named(key) is not NKI:
+        return plugins()[key].supported()
+    from infra.languages.nki import SUPPORTED
+
+    return SUPPORTED

@@ -72,7 +72,6 @@ from infra.runs.evaluations import Evaluations
 from infra.runs.memory_file import MemoryFile
 from infra.runs.mended_links import MendedLink, MendedLinks
 from infra.runs.residual_file import ResidualFile
-from infra.tasks.flashinfer.winner import Origin
 
 T = TypeVar("T")
 
@@ -300,13 +299,6 @@ class RunFolder:
 
     def keep_compilers_own(self, own: CompilersOwn) -> None:
         replace_file(self.path / "compilers_own.json", _pretty(to_document(own)))
-
-    def keep_origin(self, origin: Origin) -> None:
-        replace_file(self.path / "flashinfer.json", _pretty(to_document(origin)))
-
-    def origin(self) -> Origin | None:
-        """None for a run that is about nothing of FlashInfer-Bench's."""
-        return self._read(Origin, "flashinfer.json") if (self.path / "flashinfer.json").exists() else None
 
     def compilers_own(self) -> CompilersOwn | None:
         """None where a device was not asked, or the run is one of an earlier release."""

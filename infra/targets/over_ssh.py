@@ -163,7 +163,7 @@ class SshTarget:
         """As that module of ours finds it there. `read`: what it prints; raises ValueError. `remedy`: where it prints
         nothing that can be read. Raises TargetError."""
         python = self._find_python(sdk=False)
-        station = _Station(python, self._runner.put_tree(files_to_ship(), compile_with=python), "")
+        station = _Station(python, self._runner.put_tree(files_to_ship(self._language), compile_with=python), "")
         answer = self._runner.run(
             [python, "-m", program, "--json", "--machine", self._machine],
             timeout_s=_DOCTOR_LIMIT_S,
@@ -272,7 +272,7 @@ class SshTarget:
         with self._station_lock:
             if self._station is None:
                 python = self._find_python(sdk=True)
-                tree = self._runner.put_tree(files_to_ship(), compile_with=python)
+                tree = self._runner.put_tree(files_to_ship(self._language), compile_with=python)
                 swept = self._runner.sweep(KEEP_DAYS)
                 if swept:
                     things = "one thing" if swept == 1 else f"{swept} things"

@@ -44,7 +44,7 @@ class RememberingTarget:
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         info = self.describe()
-        key = evaluation_key(request, f"{info.fingerprint} judged by {judge_fingerprint()}")
+        key = evaluation_key(request, f"{info.fingerprint} judged by {judge_fingerprint(request.task.language)}")
         with self._turns[key]:
             return self._evaluate(key, request, info, progress)
 

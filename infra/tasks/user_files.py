@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from accelopt_core.languages.plugin import plugins
 from infra.tasks.reference_reader import TaskInvalid
 
 MOST_BYTES = 1 << 20
 """Of one file that is named from afar. The longest kernel of the shipped seeds has a fortieth."""
 _TREE = Path(__file__).resolve().parents[2]
-SHIPPED = {"nki": _TREE / "nkibench_seeds", "triton": _TREE / "triton_seeds"}
+SHIPPED = {"nki": _TREE / "nkibench_seeds", **{key: plugin.seeds for key, plugin in plugins().items()}}
 """Kernels and references that come with the program, by language."""
 LONGEST_NAME = 1000
 """Characters of a path."""

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 import nki_optimizer
+from accelopt_core.languages.names import MACHINES
 from infra import nki_kernel
 from infra.command_line import command_help, parser
 from infra.runs.default_folders import default_folders, is_installed
 from infra.terminal.started_as import program, started_as
 from infra.toml_files import read_toml
 from nki_optimizer import completion
+from nki_optimizer.wheel_files import PluginsBeside
 from tests.house.structure import PACKAGES, ROOT, TOP, modules
 from tests.processes import PATIENCE_S
 
@@ -118,12 +120,22 @@ def test_a_wheel_has_every_part_of_the_program() -> None:
         *PACKAGES,
         "prompts",
         "nkibench_seeds",
-        "triton_seeds",
         "docs",
         "skills",
     } - {"nki_optimizer"}
     assert {placed.get(part) for part in parts} == {f"nki_optimizer/tree/{part}" for part in parts}
     assert {place.split("/")[0] for place in placed.values()} == {"nki_optimizer", "nki_sim"}
+
+
+def test_an_extra_that_is_a_plugin_is_installed_from_where_it_stands(tmp_path: Path) -> None:
+    metadata = {"optional-dependencies": {"abacus": ["nki-optimizer-abacus"], "test": ["pytest"]}}
+    PluginsBeside(str(tmp_path), {}).update(metadata)
+    assert metadata["optional-dependencies"] == {"abacus": ["nki-optimizer-abacus"], "test": ["pytest"]}
+    (tmp_path / "plugins/abacus").mkdir(parents=True)
+    (tmp_path / "plugins/test").mkdir()
+    PluginsBeside(str(tmp_path), {}).update(metadata)
+    beside = f"nki-optimizer-abacus @ {(tmp_path / 'plugins/abacus').as_uri()}"
+    assert metadata["optional-dependencies"] == {"abacus": [beside], "test": ["pytest"]}
 
 
 # --- where things are kept --------------------------------------------------------------------------
@@ -239,7 +251,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("nki-optimizer doc", {"doctor"}),
         ("nki-optimizer --max-c", {"--max-cost"}),
         ("nki-optimizer --machine tr", {"trn1", "trn2", "trn3"}),
-        ("nki-optimizer --language ", {"nki", "triton"}),
+        ("nki-optimizer --language ", set(MACHINES)),
         ("nki-optimizer --task mat", {"matmul", "matmul_add_rmsnorm"}),
         ("nki-optimizer --rounds 5 --kernel a_", {"a_kernel.py"}),
         ("nki-optimizer explain a_", {"a_kernel.py"}),

@@ -54,8 +54,7 @@ sys.path.insert(0, sys.argv[1])
 from accelopt_core.candidate import source_hash
 print(json.dumps([source_hash(text) for text in json.load(sys.stdin)]))
 """
-SEEDS = [path.read_text(encoding="utf-8") for name in ("nkibench", "triton") for path in
-         sorted((ROOT / f"{name}_seeds").glob("*/kernel.py"))]  # fmt: skip
+SEEDS = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "nkibench_seeds").glob("*/kernel.py"))]
 OTHERS = [version for version in ("3.10", "3.11", "3.12", "3.13", "3.14") if interpreters(version)]
 
 

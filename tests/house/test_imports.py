@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
 
@@ -17,15 +15,16 @@ ORDER = (
     ("accelopt_core.evaluation", "accelopt_core.task"),
     ("accelopt_core.candidate", "accelopt_core.language", "accelopt_core.explanation"),
     ("accelopt_core.toolchain",),
-    ("accelopt_core.optimization_memory", "accelopt_core.languages"),
+    ("accelopt_core.optimization_memory",),
     ("accelopt_core.proposer", "accelopt_core.ports"),
+    ("accelopt_core.languages",),
     ("accelopt_core.learning", "accelopt_core.judging", "accelopt_core.rules"),
     ("accelopt_core.model", "accelopt_core.loop", "accelopt_core.dispatch"),
     ("accelopt_core.catalogue",),
     # the outside world
     ("infra.journal", "infra.scratch_folder", "infra.toml_files", "infra.settings_reader", "infra.isolation"),
     ("infra.records", "infra.devices", "infra.tasks", "infra.llm", "infra.simulator"),
-    ("infra.neuron", "infra.triton"),
+    ("infra.neuron",),
     ("infra.languages",),
     ("infra.judging", "infra.ssh", "infra.runs"),
     ("infra.doctor", "infra.model_benchmark"),
@@ -71,6 +70,8 @@ UNKNOWN_TO_ROUND = (
     "accelopt_core.rules", "accelopt_core.catalogue", "accelopt_core.judging",
     "accelopt_core.languages", "nki_sim", "infra",
 )  # fmt: skip
+WHICH_THERE_ARE = "accelopt_core.languages.plugin"
+"""It names none: what models are taught of a language lies with it."""
 
 
 @pytest.mark.parametrize("name", ROUND_KNOWS)
@@ -80,7 +81,7 @@ def test_the_loop_and_the_model_know_no_transform_no_judge_and_no_simulator(name
         for module in modules()
         if module.startswith(name)
         for other in imports(module)
-        if other.startswith(UNKNOWN_TO_ROUND)
+        if other.startswith(UNKNOWN_TO_ROUND) and other != WHICH_THERE_ARE
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -91,9 +92,8 @@ NEUTRAL = (
 )  # fmt: skip
 """Rooms that know of languages what the ports say (`accelopt_core/language.py`, `toolchain.py`), and no more."""
 OF_ONE_LANGUAGE = (
-    "accelopt_core.languages.nki", "accelopt_core.languages.triton",
-    "accelopt_core.catalogue", "accelopt_core.dispatch.joining", "nki_sim", "infra.simulator", "infra.neuron",
-    "infra.triton", "infra.languages.nki", "infra.languages.triton",
+    "accelopt_core.languages.nki", "accelopt_core.catalogue", "accelopt_core.dispatch.joining", "nki_sim",
+    "infra.simulator", "infra.neuron", "infra.languages.nki",
 )  # fmt: skip
 
 
@@ -124,7 +124,6 @@ def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> Non
         "infra.agents.terms",
         "infra.assembly.language_parts",
         "infra.assembly.of_nki",
-        "infra.assembly.of_triton",
         "infra.assembly.problem",
         "infra.assembly.proposing",
         "infra.assembly.rounds",
@@ -170,27 +169,13 @@ def test_mcp_is_imported_by_one_file_alone() -> None:
     ]
 
 
-def _outside(path: Path) -> set[str]:
-    """First names of what a file imports; what stands in a string is a candidate's."""
-    tree = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    plain = {alias.name.partition(".")[0] for node in tree if isinstance(node, ast.Import) for alias in node.names}
-    return plain | {(node.module or "").partition(".")[0] for node in tree if isinstance(node, ast.ImportFrom)}
+PLUGINS = re.compile(r"triton|flashinfer|cuda|nvidia", re.I)
 
 
-def test_triton_and_cuda_are_imported_by_the_processes_that_need_them_alone() -> None:
-    """An optional extra; a judge, and whoever traces a candidate, loads neither."""
-    found = {name: _outside(path) & {"triton", "cuda", "pynvml"} for name, path in modules().items()}
-    assert {name: packages for name, packages in found.items() if packages} == {
-        "infra.triton.compiling.worker": {"triton"},
-        "infra.triton.execution.on_device.calls": {"cuda"},
-        "infra.triton.execution.on_device.clocks": {"pynvml"},
-    }
-    started = {
-        "infra.triton.compiling.worker",
-        "infra.triton.execution.on_device.worker",
-        "infra.triton.tracing.worker",
-    }
-    assert not [name for name in modules() if started & imports(name)], "they are started, not imported"
+def test_no_plugin_is_named() -> None:
+    """What the program knows of a language of its own distribution is what `LanguagePlugin` says."""
+    naming = {name: PLUGINS.findall(path.read_text(encoding="utf-8")) for name, path in modules().items()}
+    assert not {name: found for name, found in naming.items() if found}
 
 
 def test_what_a_node_unpickles_imports_nothing_of_ours() -> None:

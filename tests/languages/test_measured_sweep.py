@@ -9,7 +9,7 @@ import pytest
 
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue.measured_sweep import sweeping_proposer
-from accelopt_core.languages.triton.language import TRITON
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, RoundContext, UnusableReply
 from ka_extensions.divergence_guard import Decision, Verdict
 from tests.attempts import attempted
@@ -21,7 +21,7 @@ PROPOSER = sweeping_proposer(lambda: datetime.date(2026, 11, 24))
 
 def context(source: str = SOURCE, history: tuple[Attempt, ...] = (), **more: object) -> RoundContext:
     kernel, result = Candidate("c0", source), measured(100.0)
-    made = RoundContext(1, TASK, kernel, result, kernel, result, 100.0, TRITON, history, measured=((kernel, result),))
+    made = RoundContext(1, TASK, kernel, result, kernel, result, 100.0, NKI, history, measured=((kernel, result),))
     return replace(made, **more)  # type: ignore[arg-type]  # fields by name
 
 

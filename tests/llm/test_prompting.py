@@ -81,7 +81,7 @@ def test_a_missing_prompt_folder_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(prompting, "PROMPTS", tmp_path / "nowhere")
     prompting._prompt_files.cache_clear()
     with pytest.raises(prompting.PromptsMissing, match="nowhere"):
-        prompting._prompt_files()
+        prompting._prompt_files(prompting.PROMPTS)
     monkeypatch.undo()
     prompting._prompt_files.cache_clear()
 

@@ -55,7 +55,7 @@ def target(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "infra/__init__.py": tmp_path / "empty",
         "large": tmp_path / "large",
     }
-    monkeypatch.setattr(ssh_target, "files_to_ship", lambda: files)
+    monkeypatch.setattr(ssh_target, "files_to_ship", lambda language: files)
     yield built(sshd, work)
     assert eventually(lambda: not processes_mentioning(str(work))), "nothing runs on over there"
 

@@ -41,7 +41,7 @@ from infra.targets import over_ssh
 from infra.ssh.config import SshSettings
 from infra.targets.over_ssh import SshTarget
 from tests.ssh.test_target import REQUEST
-over_ssh.files_to_ship = lambda: {{"infra/judging/judge.py": Path({judge!r}), "infra/__init__.py": Path({empty!r})}}
+over_ssh.files_to_ship = lambda _: {{"infra/judging/judge.py": Path({judge!r}), "infra/__init__.py": Path({empty!r})}}
 target = SshTarget({destination!r}, machine="trn2", remote_simulator=True, remote_python=sys.executable,
                    settings=SshSettings(config_file=Path({config!r})), root={root!r})
 target.remember_in(Path({records!r}))
@@ -102,7 +102,7 @@ class Scene:
 @pytest.fixture
 def scene(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     made = Scene(sshd, work, tmp_path)
-    monkeypatch.setattr(ssh_target, "files_to_ship", lambda: made.files)
+    monkeypatch.setattr(ssh_target, "files_to_ship", lambda language: made.files)
     yield made
     made.target.close()
 

@@ -76,7 +76,7 @@ def make(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         package = tmp_path / "empty"
         package.write_text("")
         files = {"infra/judging/judge.py": judge, "infra/__init__.py": package}
-        monkeypatch.setattr(ssh_target, "files_to_ship", lambda: files)
+        monkeypatch.setattr(ssh_target, "files_to_ship", lambda language: files)
         arguments = {
             "remote_simulator": True,
             "remote_python": sys.executable,
@@ -113,7 +113,7 @@ def acting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshTarget]:
     )
     with pytest.MonkeyPatch.context() as patch:
         files = {"infra/judging/judge.py": folder / "judge.py", "infra/__init__.py": folder / "empty"}
-        patch.setattr(ssh_target, "files_to_ship", lambda: files)
+        patch.setattr(ssh_target, "files_to_ship", lambda language: files)
         yield target
         target.close()
     server.stop()

@@ -24,12 +24,8 @@ from tests.processes import PATIENCE_S
 from tests.ssh.server import Sshd
 
 OURS_ON_THE_INSTANCE = {"numpy", "ml_dtypes"}
-FOUND_ONLY_ON_THE_INSTANCE = {"nki", "neuronxcc", "nrtpy", "nkipy", "spike", "torch", "torch_xla", "torch_neuronx"} | {
-    "triton",
-    "cuda",
-    "pynvml",
-}
-"""What a Neuron SDK brings, and Triton with NVIDIA's bindings; imported inside functions, where it is there."""
+FOUND_ONLY_ON_THE_INSTANCE = {"nki", "neuronxcc", "nrtpy", "nkipy", "spike", "torch", "torch_xla", "torch_neuronx"}
+"""What a Neuron SDK brings; imported inside functions, where it is there."""
 DONE_WITHOUT = {"numba", "bootstrap", "annotationlib"}
 """Imported where it is there; nothing needs it."""
 

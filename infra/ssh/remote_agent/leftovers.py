@@ -20,7 +20,7 @@ from infra.ssh.remote_agent.jobs import kill_strays, supervisor_of
 
 PREFIXES = (
     "nki-judge-", "nki-sim-", "nki-trn-", "nki-arguments-", "nki-migrate-", "nki-probe-", "nki-optimizer-model-",
-    "nki-ray-", "nki-triton-",
+    "nki-ray-", "nki-plugin-",
 )  # fmt: skip
 """Of our folders in the system's temporary one."""
 _NAME = re.compile(rf"(?:{'|'.join(PREFIXES)})[a-z0-9_]{{8}}")
