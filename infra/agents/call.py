@@ -122,6 +122,7 @@ def _carried_out(said: Mapping[str, Any], answers: Answers) -> tuple[int, dict[s
 
 def _faults() -> tuple[type[Exception], ...]:
     """What is wrong with a call, a kernel or a machine, in one line."""
+    from accelopt_core.languages.registry import UnknownLanguage
     from accelopt_core.loop.rounds import BaselineRejected
     from accelopt_core.ports import ModelError, TargetError, TaskFault
     from infra.journal import JournalError
@@ -132,7 +133,8 @@ def _faults() -> tuple[type[Exception], ...]:
     from infra.tasks.seed_index import TaskNotFound
 
     return (
-        SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownProvider, BadPriceFile, JournalError,
+        SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownLanguage, UnknownProvider, BadPriceFile,
+        JournalError,
         BaselineRejected, TargetError, ModelError,
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 import config
 from accelopt_core.evaluation import Step, latency_label, microseconds
+from accelopt_core.languages.registry import UnknownLanguage
 from accelopt_core.loop.events import Ending
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import ModelError, Progress, TargetError, TaskFault
@@ -45,7 +46,9 @@ from infra.terminal.shape_table import print_set
 from infra.terminal.started_as import started_as
 from infra.terminal.suite_table import print_suite
 
-USAGE_ERRORS = (SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownProvider, BadPriceFile, JournalError)
+USAGE_ERRORS = (
+    SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownLanguage, UnknownProvider, BadPriceFile, JournalError,
+)  # fmt: skip
 
 
 Carry = Callable[[config.Invocation, Answer], int]

@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 import config
+import orchestrator
+from accelopt_core.candidate import Candidate
+from infra.commands.answer import USAGE
+from infra.runs.run_folder import RunFolder
 from infra.settings_reader import SettingsError
 from tests.house.structure import ROOT
-from tests.languages.toy_plugin import install
+from tests.infra.samples import manifest, measured
+from tests.languages.toy_plugin import KERNEL, install
 
 
 def python(code: str, folder: Path, *arguments: str) -> str:
@@ -36,6 +41,8 @@ def test_it_has_its_machines_its_tasks_its_suite_and_its_settings(toys: Path, tm
 import sys
 from pathlib import Path
 import config
+import orchestrator
+from accelopt_core.candidate import Candidate
 from infra.command_line import parser, read
 from infra.tasks.seed_index import load_seed, find_reference
 from accelopt_core.languages.registry import language_of
@@ -79,6 +86,8 @@ def test_one_that_does_not_load_is_named_and_nki_works(tmp_path: Path) -> None:
     (tmp_path / "nki_optimizer_toy/__init__.py").write_text("import of_an_older_release\n")
     code = """
 from infra.command_line import read
+from infra.commands.answer import USAGE
+from infra.runs.run_folder import RunFolder
 from infra.settings_reader import SettingsError
 print(read(["--language", "nki"], {}).settings.run.language)
 try:
@@ -92,6 +101,21 @@ except SettingsError as error:
         and "'toy' is not one of nki" in second
         and ": the plugin toy does not load: ModuleNotFoundError" in second
     )
+
+
+def test_runs_of_a_language_that_is_gone_are_shown_and_not_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = config.to_document(config.Settings())
+    settings["run"] |= {"language": "toy", "beads": [3]}
+    folder = RunFolder.create(tmp_path, manifest("r1", language="toy"), settings)
+    folder.best(Candidate("input", KERNEL), measured(12.0))
+    folder.close()
+    runs = ["--checkpoints", str(tmp_path)]
+    assert orchestrator.main(["runs", *runs]) == 0 and orchestrator.main(["show", "r1", *runs]) == 0
+    assert "12.0 µs" in capsys.readouterr().out
+    assert orchestrator.main(["--resume", "r1", *runs]) == USAGE
+    assert "language: 'toy' is not one of nki" in capsys.readouterr().err
 
 
 def test_without_it_its_name_says_what_to_do_and_what_a_run_did_not_use_is_read() -> None:
