@@ -20,14 +20,15 @@ class WheelFiles(BuildHookInterface):
             build_data["force_include"].update(self.config["files"])
 
 
-class PluginsBeside(MetadataHookInterface):
-    """An extra that is a plugin, as `nki-optimizer-NAME`, is installed from `plugins/NAME`, where a checkout has that.
-
-    Elsewhere, as in a source distribution, it is asked of the package index.
+class Extras(MetadataHookInterface):
+    """`[tool.hatch.metadata.hooks.custom.extras]`. One that is a plugin, as `nki-optimizer-NAME`, is installed from
+    `plugins/NAME` where a checkout has that; elsewhere, as in a source distribution, it is asked of the package index.
     """
 
     def update(self, metadata: dict[str, Any]) -> None:
-        for name, wanted in metadata["optional-dependencies"].items():
+        extras = {name: list(wanted) for name, wanted in self.config["extras"].items()}
+        for name, wanted in extras.items():
             folder = Path(self.root, "plugins", name)
             if wanted == [f"nki-optimizer-{name}"] and folder.is_dir():
                 wanted[:] = [f"nki-optimizer-{name} @ {folder.as_uri()}"]
+        metadata["optional-dependencies"] = extras

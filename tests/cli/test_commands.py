@@ -18,7 +18,7 @@ from infra.runs.default_folders import default_folders, is_installed
 from infra.terminal.started_as import program, started_as
 from infra.toml_files import read_toml
 from nki_optimizer import completion
-from nki_optimizer.wheel_files import PluginsBeside
+from nki_optimizer.wheel_files import Extras
 from tests.house.structure import PACKAGES, ROOT, TOP, modules
 from tests.processes import PATIENCE_S
 
@@ -128,14 +128,16 @@ def test_a_wheel_has_every_part_of_the_program() -> None:
 
 
 def test_an_extra_that_is_a_plugin_is_installed_from_where_it_stands(tmp_path: Path) -> None:
-    metadata = {"optional-dependencies": {"abacus": ["nki-optimizer-abacus"], "test": ["pytest"]}}
-    PluginsBeside(str(tmp_path), {}).update(metadata)
-    assert metadata["optional-dependencies"] == {"abacus": ["nki-optimizer-abacus"], "test": ["pytest"]}
+    def extras() -> dict[str, list[str]]:
+        made: dict[str, dict[str, list[str]]] = {}
+        Extras(str(tmp_path), {"extras": {"abacus": ["nki-optimizer-abacus"], "test": ["pytest"]}}).update(made)
+        return made["optional-dependencies"]
+
+    assert extras() == {"abacus": ["nki-optimizer-abacus"], "test": ["pytest"]}
     (tmp_path / "plugins/abacus").mkdir(parents=True)
     (tmp_path / "plugins/test").mkdir()
-    PluginsBeside(str(tmp_path), {}).update(metadata)
     beside = f"nki-optimizer-abacus @ {(tmp_path / 'plugins/abacus').as_uri()}"
-    assert metadata["optional-dependencies"] == {"abacus": [beside], "test": ["pytest"]}
+    assert extras() == {"abacus": [beside], "test": ["pytest"]}
 
 
 # --- where things are kept --------------------------------------------------------------------------
