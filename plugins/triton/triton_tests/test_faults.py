@@ -7,6 +7,7 @@ import pytest
 import triton.language
 
 from accelopt_core.toolchain import CompileError, NotTimed, RunError, StepTimeout, TensorArgument
+from nki_optimizer_triton.execution import executor
 from nki_optimizer_triton.toolchain import TritonToolchain
 
 N = 64
@@ -115,6 +116,23 @@ FAULTS = {
              OUT + "y.zero_()\nk[(63,)](x, y, 64, 64)\nreturn y"),
         "adds to atomically in the same launch",
     ),
+    "lanes that read what others stored": (
+        file(LANES + "tl.store(y_ptr + i, tl.load(x_ptr + i))\nv = tl.load(y_ptr + (i + 1) % BLOCK)\n"
+             "tl.store(y_ptr + i, v)", OUT + ONCE),
+        "a race: program 0 reads element 1 of the tensor allocated in line 13, which another of its lanes stored, and "
+        "no barrier is between: tl.debug_barrier() (line 9)",
+    ),
+    "all lanes that read what one of each stored": (
+        file(LANES + "tl.store(y_ptr + i, tl.load(x_ptr + i))\ntotal = 0.0\nfor j in range(BLOCK):\n"
+             "    total += tl.load(y_ptr + j)\ntl.store(y_ptr + i, total)", OUT + ONCE),
+        "which another of its lanes stored, and no barrier is between",
+    ),
+    "lanes of a loop's last pass": (
+        file(LANES + "tl.store(y_ptr + i, i)\nfor j in range(3):\n    tl.debug_barrier()\n"
+             "    v = tl.load(y_ptr + (i + 1) % BLOCK)\n    tl.store(y_ptr + i, v)\n"
+             "tl.store(y_ptr + i, tl.load(y_ptr + BLOCK - 1 - i))", OUT + ONCE),
+        "which another of its lanes stored",
+    ),
     # --- loops ---
     "a step of nothing": (
         file("for i in range(0, n, n - 64):\n    tl.store(y_ptr, i)", OUT + ONCE),
@@ -141,6 +159,16 @@ def test_an_argument_that_no_kernel_writes_is_not_returned(on_cpu: TritonToolcha
 
 
 RIGHT = {
+    "lanes that read what others stored, behind a barrier": (
+        LANES + "tl.store(y_ptr + i, tl.load(x_ptr + i))\ntl.debug_barrier()\nv = tl.load(y_ptr + (i + 1) % BLOCK)\n"
+        "tl.debug_barrier()\ntl.store(y_ptr + i, v)",
+        "k[(1,)](x, y, 64, 64)", lambda x: np.roll(x, -1)),
+    "lanes that read what they stored": (
+        LANES + "tl.store(y_ptr + i, tl.load(x_ptr + i))\ntl.store(y_ptr + i, tl.load(y_ptr + i) + 1)",
+        "k[(1,)](x, y, 64, 64)", lambda x: x + 1),
+    "lanes that stored the same value": (
+        LANES + "tl.store(y_ptr + i // 2, i // 2)\ntl.store(y_ptr + 32 + i // 2, tl.load(y_ptr + i // 2))",
+        "k[(1,)](x, y, 64, 64)", lambda x: np.r_[0:32, 0:32]),
     "the same value by several programs": (
         LANES + "tl.store(y_ptr + i, tl.load(x_ptr + i))", "k[(5,)](x, y, 64, 64)", lambda x: x),
     "a lock": (
@@ -194,6 +222,22 @@ def test_an_endless_kernel_is_ended_and_the_next_one_runs(on_cpu: TritonToolchai
         on_cpu.run(endless, [x], 2)
     honest = on_cpu.compile(file(DOUBLE, OUT + ONCE), specs, 60)
     assert np.array_equal(on_cpu.run(honest, [x], 60)[0], 2 * x)
+
+
+SPINNING = ("while tl.load(y_ptr + 1) == 0.0:\n    tl.store(y_ptr, n)\n", "for i in range(1 << 30):\n    n += i\n")
+
+
+@pytest.mark.parametrize("body", SPINNING)
+def test_a_kernel_that_spins_is_ended_by_the_number_of_its_operations(
+    body: str, on_cpu: TritonToolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million, which take less than a minute; here some."""
+    assert executor.MOST_OPERATIONS == 1_000_000
+    monkeypatch.setattr(executor, "MOST_OPERATIONS", 20_000)
+    source = file(f"{body}tl.store(y_ptr, n)", OUT + "y.zero_()\n" + ONCE)
+    artifact = on_cpu.compile(source, (TensorArgument((N,), "float32"),), 60)
+    with pytest.raises(NotTimed, match="it has not ended after 20,000 operations: whether it does, a GPU must show"):
+        on_cpu.run(artifact, [np.zeros(N, np.float32)], 600)
 
 
 def test_what_takes_minutes_needs_a_gpu_and_says_how_much_it_is(on_cpu: TritonToolchain) -> None:

@@ -149,8 +149,8 @@ def test_without_a_gpu_the_input_kernel_is_checked_and_one_line_says_what_a_run_
     ran = orchestrate(*TASK, folder=tmp_path, timeout_s=600)
     assert ran.status == 4, ran.errors + ran.output
     (line,) = ran.errors.splitlines()
-    assert "triton_seeds/rmsnorm/kernel.py is right, but not timed: timing needs an NVIDIA GPU (" in line
-    assert "name a machine that has one: `orchestrator.py ubuntu@gpu-host --language triton ...`" in line
+    assert "nki_optimizer_triton/seeds/rmsnorm/kernel.py is right, but not timed: timing needs an NVIDIA GPU (" in line
+    assert "name a machine that has one: `orchestrator.py USER@HOST --language triton ...`" in line
     assert "`evaluate` checks kernels without" in line
     assert not (ran.folder / "experiments.jsonl").exists(), "no candidate was asked for"
     assert ran.document("manifest.json")["status"] == "failed"

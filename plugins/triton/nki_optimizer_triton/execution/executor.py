@@ -20,7 +20,7 @@ from nki_optimizer_triton.execution.on_device.calls import OF_THE_KERNEL
 from nki_optimizer_triton.execution.process import WorkerDied, WorkerLate, WorkerProcess
 from nki_optimizer_triton.execution.verified import Executed, bits_of, bytes_of, digest_of, verified
 from nki_optimizer_triton.gpu_share import PACKAGES_VARIABLE, RUNTIME_VARIABLES, GpuShare, VisibleGpu
-from nki_optimizer_triton.ir.executing import MOST_WORK
+from nki_optimizer_triton.ir.executing import MOST_OPERATIONS, MOST_WORK
 
 MOST_LOADED = 16
 """Programs that a process keeps; the one used longest ago makes room for the next."""
@@ -61,7 +61,7 @@ class Executor:
             nonlocal first
             request = {
                 "do": "run", "program": number, "pattern": pattern, "last_first": last_first, "races": first,
-                "inputs": first, "most_work": MOST_WORK,
+                "inputs": first, "most_work": MOST_WORK, "most_operations": MOST_OPERATIONS,
             }  # fmt: skip
             answer, blobs = self._ask(request, inputs if first else [], deadline, timeout_s, Step.RUN)
             first = False

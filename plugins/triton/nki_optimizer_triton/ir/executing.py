@@ -46,6 +46,10 @@ TOGETHER = 1 << 18
 MOST_WORK = 20_000_000_000
 """Element operations of one call of the candidate's function: minutes. What needs more needs a GPU."""
 
+MOST_OPERATIONS = 1_000_000
+"""Operations of one call, however few elements they have: a minute at most. What spins gets no further; the shipped
+kernels have 118,000 at their full shapes."""
+
 _SYNCHRONIZE = ("tt.atomic_rmw", "tt.atomic_cas", "tt.atomic_load")
 
 
@@ -54,7 +58,17 @@ class Allowance:
     """Element operations that are left, over all launches of a call."""
 
     left: float = MOST_WORK
+    operations_left: int = MOST_OPERATIONS
     spent: float = 0.0
+    operations: int = 0
+
+    def begin(self) -> None:
+        """Another operation, block or pass of a loop."""
+        self.operations += 1
+        if self.operations > self.operations_left:
+            raise NotHere(
+                f"it has not ended after {self.operations_left:,} operations: whether it does, a GPU must show"
+            )
 
     def take(self, count: float) -> None:
         self.spent += count
@@ -114,7 +128,7 @@ class Kernel:
         count = grid[0] * grid[1] * grid[2]
         together = 1 if self.waits else max(1, min(count, TOGETHER // self._largest))
         races = look_for_races and not self.waits and buffer_bytes <= MOST_BYTES and count < 1 << 31
-        memory.races = Races(self._granule) if races else None
+        memory.races = Races(self._granule, count) if races else None
         starts = range(0, count, together)
         with np.errstate(all="ignore"):
             for number, start in enumerate(reversed(starts) if last_first else starts):
@@ -190,6 +204,7 @@ class _Run:
         parts: list[tuple[np.ndarray, list[Value]]] = []
         while pending:
             block, inner, places = pending.pop()
+            self.allowance.begin()
             last = self._straight(block, inner)
             if last.name == "tt.return":
                 parts.append((places, [inner.value(name) for name in last.operands]))
@@ -228,6 +243,7 @@ class _Run:
 
     def _one(self, operation: Operation, frame: Frame) -> None:
         try:
+            self.allowance.begin()
             results = self._results(operation, frame)
         except (KernelFault, NotHere) as error:
             if isinstance(error, KernelFault) and error.line is None:
@@ -327,7 +343,7 @@ class _Run:
             for (name, _), value in zip(second.entry.arguments, handed):
                 inner.values[name] = value
             values = self.yielded(second, inner)
-            self.allowance.take(1)
+            self.allowance.begin()
             inner = frame.some(places) if inner.count != frame.count else frame.all_of()
 
     def call(self, frame: Frame, operation: Operation) -> list[Value]:
@@ -540,8 +556,15 @@ def _weighed(count: int, run: _Run, value: np.ndarray) -> list[Value]:
     return [value]
 
 
+def _barrier(run: _Run, frame: Frame, operation: Operation) -> list[Value]:
+    """Here programs do each operation together as it is."""
+    if run.memory.races is not None:
+        run.memory.races.met(frame.programs)
+    return []
+
+
 def _nothing(run: _Run, frame: Frame, operation: Operation) -> list[Value]:
-    """A barrier: programs do each operation together here as it is. Or an assumption, which changes no result."""
+    """An assumption, which changes no result."""
     return []
 
 
@@ -590,7 +613,7 @@ _HANDLERS: dict[str, _Handler] = {
     "scf.if": _Run.condition,
     "scf.while": _Run.while_loop,
     "llvm.intr.assume": _nothing,
-    "gpu.barrier": _nothing,
-    "ttg.barrier": _nothing,
-    "ttg.local_barrier": _nothing,
+    "gpu.barrier": _barrier,
+    "ttg.barrier": _barrier,
+    "ttg.local_barrier": _barrier,
 }

@@ -96,7 +96,8 @@ class Memory:
             who = who.reshape(-1) if active is None else who[active]
             before = view[where]
             view[where] = what
-            self.races.stored(number, buffer, where, what.dtype.itemsize, who, before, what, view[where])
+            lanes = self.races.lanes(addresses.shape, active)
+            self.races.stored(number, buffer, where, what.dtype.itemsize, who, lanes, before, what, view[where])
 
     # --- atomics ------------------------------------------------------------------------------------
 
@@ -174,4 +175,5 @@ class Memory:
         assert self.races is not None
         who = np.broadcast_to(programs, index.shape)
         where, who = (index.reshape(-1), who.reshape(-1)) if active is None else (index[active], who[active])
-        self.races.loaded(number, self._buffers[number], where, element_bytes(element), who)
+        lanes = self.races.lanes(index.shape, active)
+        self.races.loaded(number, self._buffers[number], where, element_bytes(element), who, lanes)

@@ -91,7 +91,7 @@ class Worker:
                 contents[-1][:] = np.frombuffer(self._inputs[number], np.uint8)
             else:
                 contents[-1][:] = request["pattern"]
-        allowance = Allowance(request["most_work"])
+        allowance = Allowance(request["most_work"], request["most_operations"])
         total = sum(buffer["bytes"] for buffer in plan["buffers"])
         for step in plan["steps"]:
             if "fill" in step:
