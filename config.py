@@ -621,16 +621,16 @@ def to_document(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def from_document(document: Mapping[str, Any], source: str) -> Settings:
     """Raises SettingsError where the document does not fit this version's settings."""
-    return from_given(read_document(GROUPS, _without_absent(document), source, Path("/")))
+    return from_given(read_document(GROUPS, without_absent(document), source, Path("/")))
 
 
-def _without_absent(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Without settings of plugins that are not there now, where the run made no use of them."""
+def without_absent(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Without settings of plugins that are not there now, where the document makes no use of them."""
     known = {name.replace("-", "_") for spec in specs(GROUPS["run"]) for name in (*spec.names, spec.field)}
     run = document.get("run")
     if not isinstance(run, Mapping):
         return dict(document)
-    kept = {key: value for key, value in run.items() if value or key.replace("-", "_") in known}
+    kept = {key: value for key, value in run.items() if value not in (None, []) or key.replace("-", "_") in known}
     return {**document, "run": kept}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from config import COMMANDS, GROUPS, LATEST, PROJECT, VERSION, Command, Invocation, from_given
+from config import COMMANDS, GROUPS, LATEST, PROJECT, VERSION, Command, Invocation, from_given, without_absent
 from infra.runs.default_folders import DATA_FOLDER, DATA_VARIABLE, is_installed
 from infra.settings_reader import (
     Given,
@@ -179,7 +179,7 @@ def read(
     file = _settings_file(parsed.config, environment, folder, usual=command != "mcp")
     if file is not None:
         try:
-            given |= read_document(GROUPS, read_toml(file), file.name, file.parent)
+            given |= read_document(GROUPS, without_absent(read_toml(file)), file.name, file.parent)
         except BadToml as error:
             raise SettingsError(str(error)) from None
     given |= read_environment(GROUPS, environment, folder, reserved=(CONFIG_VARIABLE,))

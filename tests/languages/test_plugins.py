@@ -12,6 +12,7 @@ import pytest
 import config
 import orchestrator
 from accelopt_core.candidate import Candidate
+from infra.command_line import read
 from infra.commands.answer import USAGE
 from infra.runs.run_folder import RunFolder
 from infra.settings_reader import SettingsError
@@ -86,6 +87,7 @@ def test_one_that_does_not_load_is_named_and_nki_works(tmp_path: Path) -> None:
     (tmp_path / "nki_optimizer_toy/__init__.py").write_text("import of_an_older_release\n")
     code = """
 from infra.command_line import read
+from infra.command_line import read
 from infra.commands.answer import USAGE
 from infra.runs.run_folder import RunFolder
 from infra.settings_reader import SettingsError
@@ -118,12 +120,14 @@ def test_runs_of_a_language_that_is_gone_are_shown_and_not_resumed(
     assert "language: 'toy' is not one of nki" in capsys.readouterr().err
 
 
-def test_without_it_its_name_says_what_to_do_and_what_a_run_did_not_use_is_read() -> None:
+def test_without_it_its_name_says_what_to_do_and_what_a_run_did_not_use_is_read(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"'toy' is not one of nki.*pip install 'nki-optimizer\[NAME\]'"):
         config.RunSettings(language="toy")
     document = config.to_document(config.Settings())
     document["run"] |= {"beads": [], "wires": None}
     assert config.from_document(document, "a run") == config.Settings()
+    (tmp_path / "old.toml").write_text("[run]\nbeads = []\nrounds = 3\n")
+    assert read(["--config", "old.toml"], {}, tmp_path).settings.run.rounds == 3
     document["run"] |= {"beads": [3]}
     with pytest.raises(SettingsError, match="unknown setting"):
         config.from_document(document, "a run")

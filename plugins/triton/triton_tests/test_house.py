@@ -16,6 +16,7 @@ import nki_optimizer_triton
 from accelopt_core.languages.plugin import GROUP, plugins
 from infra.judging.shipment import files_to_ship
 from infra.settings_reader import SettingsError
+from infra.ssh.remote_agent.leftovers import PREFIXES
 from nki_optimizer_triton.language.language import TRITON
 from tests.house.test_shipped import ALLOWED, LOAD, OURS
 
@@ -72,6 +73,12 @@ def test_triton_and_cuda_are_imported_by_the_processes_that_need_them_alone() ->
         r"^ *(?:from|import) nki_optimizer_triton\.(?:tracing|compiling|execution\.\w+)\.worker", texts, re.M
     )
     assert not started, "they are started, not imported"
+
+
+def test_its_scratch_folders_are_among_those_that_clean_knows() -> None:
+    texts = "\n".join(path.read_text(encoding="utf-8") for path in FILES.values())
+    assert re.findall(r"(?:ScratchFolder|mkdtemp|TemporaryDirectory)\((.*?)\)", texts) == ['"nki-plugin-"']
+    assert "nki-plugin-" in PREFIXES
 
 
 def test_the_readme_lists_every_file() -> None:
