@@ -352,12 +352,13 @@ class Search:
     def _try(self, state: State, step: Step) -> Tried:
         rule, site = step
         try:
-            kernels = applied(rule, state.kernels, site)
-        except Refused as refused:
-            return Tried(None, str(refused), self._gains_alone(state, rule, site))
+            try:
+                kernels = applied(rule, state.kernels, site)
+            except Refused as refused:
+                return Tried(None, str(refused), self._gains_alone(state, rule, site))
+            return Tried(self.price(kernels[-1]), "", kernels=kernels)
         except Exception as error:  # whatever a stranger's kernel brings out of a rule costs that step, and is told
             return Tried(None, _fault(error))
-        return Tried(self.price(kernels[-1]), "", kernels=kernels)
 
     def _gains_alone(self, state: State, rule: Rule, site: Site) -> bool:
         """Is it refused at smaller shapes alone, where it gains more than a tie? Asked until one is."""
@@ -365,7 +366,7 @@ class Search:
             return False
         try:
             price = self.price(applied(rule, state.kernels[-1:], site)[-1])
-        except Exception:  # refused there too, or a fault that was told
+        except Refused:
             return False
         return price is not None and price.latency_us < (1 - shipped().within) * state.price.latency_us
 

@@ -131,7 +131,6 @@ def _ahead(kernel: LoopKernel, path: Path, at: int, ahead: int) -> tuple[LoopKer
         Loop(late, loop.extent + (start - ahead), Affine(ahead), after, loop.site),
     )
     new = new[0 if made else 1 :]
-    new = new[0 if made else 1 :]
     return with_node(kernel, path, new), (*path[:-1], path[-1] + len(new) - 2)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from accelopt_core.catalogue.search import Limits, Price, Search
+from accelopt_core.catalogue.search import FAULT, Limits, Price, Search
 from accelopt_core.rules.base import Site
 from nki_sim.loop_ir.changes import Refused
 from nki_sim.loop_ir.tree import LoopKernel
@@ -110,6 +110,18 @@ def test_what_only_a_smaller_shape_refuses_is_passed_by_where_it_gains_more_than
     search = Search([LargeOnly("a"), Step("b")], Prices(lambda taken: 100.0 - gain * ("a" in taken)))
     assert search.best([small, START]).path == ()
     assert search.passed_by is passed_by
+
+
+def test_a_fault_at_the_largest_shape_alone_is_told() -> None:
+    class Faulty(Step):
+        def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+            if kernel.source_file == "small":
+                raise Refused("its rows are no blocks of 2")
+            raise ZeroDivisionError
+
+    search = Search([Faulty("a")], Prices(lambda taken: 100.0))
+    search.best([replace(START, source_file="small"), START])
+    assert [each for each in search.refusals.values() if each.startswith(FAULT)]
 
 
 def test_rules_that_come_last_wait_for_the_others() -> None:
