@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-MOST_KEPT = 1 << 15
+MOST_KEPT = 1 << 13
 Result = TypeVar("Result")
 
 

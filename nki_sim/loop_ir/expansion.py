@@ -254,7 +254,8 @@ class _Rows:
         self._numbers = numbers
         self.templates: list[Template] = []
         self._known: dict[tuple[object, ...], int] = {}
-        self._by_object: dict[int, int] = {}
+        self._by_object: dict[int, tuple[Template, int]] = {}
+        """Each with its number; kept here, so that no other object has its place."""
         self.ids = np.zeros(count, np.int32)
         self.starts = np.zeros(count + 1, np.int64)
         instructions = [(leaf, leaf.node) for leaf in leaves if isinstance(leaf.node, Instruction)]
@@ -276,16 +277,17 @@ class _Rows:
         self.ids[leaf.rows] = numbers[0] if made.which is None else np.array(numbers, np.int32)[made.which]
 
     def _number(self, template: Template) -> int:
-        number = self._by_object.get(id(template))
+        _, number = self._by_object.get(id(template), (None, None))
         if number is None:
             said = (template.opcode, template.engine, template.attrs, template.operands, template.line)
-            number = self._by_object[id(template)] = self._known.setdefault(said, len(self.templates))
+            number = self._known.setdefault(said, len(self.templates))
             if number == len(self.templates):
                 self.templates.append(template)
+            self._by_object[id(template)] = template, number
         return number
 
 
-_KEPT_PASSES = 1 << 10
+_KEPT_PASSES = 1 << 8
 """Of more, what comes of an instruction in each is not kept: most of what a search expands it has expanded before."""
 
 

@@ -572,7 +572,7 @@ class _Draft:
     inner: Sequence[_Draft]
 
 
-_FEW = 1 << 12
+_FEW = 1 << 8
 """Passes of which the counters are kept: a search asks for the same ones again and again."""
 _NONE: Mapping[str, np.ndarray] = {}
 

@@ -55,6 +55,25 @@ def comprehension(x):
     return out
 
 
+def by_quadrants(out, x, at):
+    tile = load(x, at)
+    for start in range(0, TILE, 32):
+        part = tile[start : start + 32, :]
+        nisa.tensor_scalar(dst=part, data=part, op0=nl.multiply, operand0=2.0)
+        nisa.activation(dst=part, op=nl.exp, data=part)
+    store(out, at, tile)
+
+
+@nki.jit
+def calls(x):
+    """A helper's lines, run several times and in no loop."""
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    by_quadrants(out, x, 0)
+    by_quadrants(out, x, 1)
+    by_quadrants(out, x, 2)
+    return out
+
+
 @nki.jit
 def edges(x):
     """A last tile that is smaller, and a first pass that is different."""
