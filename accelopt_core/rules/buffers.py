@@ -26,12 +26,17 @@ from nki_sim.loop_ir.changes import (
 )
 from nki_sim.loop_ir.dependence import Use, covers, ranges_of, uses
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node
+from nki_sim.memory import MemoryRegion
 
 
 class DropMemset:
-    """A tile that is wholly overwritten needs no zeros first."""
+    """A tile that is wholly overwritten needs no zeros first, nor does a sum in PSUM: its first product begins it."""
 
     name = "drop-memset"
+
+    def preparation(self, kernel: LoopKernel) -> Site:
+        """A device is not known to add products to zeros that another engine put into PSUM."""
+        return Site(self.name, (), (), "sums in PSUM begin with a product")
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         for path, node in paths(kernel.body):
@@ -39,6 +44,11 @@ class DropMemset:
                 yield Site(self.name, path, (), f"no memset in line {node.line}", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        if not site.path:
+            for path, node in reversed(paths(kernel.body)):
+                if isinstance(node, Instruction) and node.opcode == "memset":
+                    kernel = _begun_by_product(kernel, path, node)
+            return kernel
         node = node_at(kernel, site.path)
         if not isinstance(node, Instruction) or node.opcode != "memset":
             raise Refused("there is no memset in that place")
@@ -51,6 +61,31 @@ class DropMemset:
             if not fills_before_reading(rest, dst.buffer, kernel):
                 raise Refused("something reads what is set")
         return without(kernel, site.path, dst.buffer)
+
+
+def _begun_by_product(kernel: LoopKernel, path: Path, zeros: Instruction) -> LoopKernel:
+    """Without those zeros, where nothing but products is added to them and each element gets one before it is read."""
+    key, block = zeros.operands[0].buffer, path[:-1]
+    writing, reading = uses_of(kernel, key)
+    sums = [each for each in writing if each.path != path]
+    if (
+        kernel.buffers[key].region is not MemoryRegion.psum
+        or zeros.attrs.value != 0
+        or Allocate(key) not in block_at(kernel, path)
+        or any(each.path[: len(block)] != block for each in (*writing, *reading))
+        or any(each.node.opcode != "nc_matmul" or each.node.attrs.accumulate is False for each in sums)
+    ):
+        return kernel
+    begun = overwritten = with_node(kernel, path, ())
+    for each in sums:
+        at = each.path[len(block)] - (each.path[len(block)] > path[-1])
+        place = (*block, at, *each.path[len(block) + 1 :])
+        node = replace(each.node, attrs=each.node.attrs._replace(accumulate=None))
+        begun = with_node(begun, place, (node,))
+        operands = (replace(node.operands[0], access="w"), *node.operands[1:])
+        overwritten = with_node(overwritten, place, (replace(node, operands=operands),))
+    rest = block_at(overwritten, path)[path[-1] :]
+    return begun if fills_before_reading(rest, key, kernel) else kernel
 
 
 class RotateBuffer:

@@ -12,7 +12,9 @@ from accelopt_core.catalogue.search import prepared
 from accelopt_core.rules.base import Preparing, Rule, applied
 from accelopt_core.rules.buffers import RotateBuffer
 from accelopt_core.rules.registry import RULES
+from nki_sim.accumulation import device_doubts
 from nki_sim.loop_ir.changes import Refused
+from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.tree import Allocate, Loop, walk
 from tests.house.structure import ROOT
 from tests.rules.trees import BY_NAME, accepted, outputs_of, refusals, relative_error, retraces, tree_of
@@ -37,6 +39,18 @@ BROADCAST = """
     out = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_copy(dst=out, src=spread)
     nisa.dma_copy(dst=y[0:128, 0:64], src=out)
+    return y
+"""
+ZEROS = """
+    tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x[0:128, 0:64])
+    total = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.psum)
+    nisa.memset(dst=total, value={value})
+    for i in range(2):
+        nisa.nc_matmul(dst=total[:, 0:{columns}], stationary=tile, moving=tile[:, 0:{columns}], accumulate={flag})
+    out = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=out, src=total)
+    nisa.dma_copy(dst=y[0:64, :], src=out)
     return y
 """
 LOADS_IN_A_LOOP = """
@@ -737,6 +751,23 @@ def test_a_value_has_a_tile_of_its_own_where_it_may_at_every_shape() -> None:
     rule = RotateBuffer()
     assert prepared([rule], (whole,)) != (whole,)
     assert prepared([rule], (in_part, whole)) == (in_part, whole)
+
+
+@pytest.mark.parametrize(
+    ("value", "columns", "flag", "begins"),
+    [(0.0, 64, True, True), (0.0, 64, "i == 1", False), (0.0, 32, True, False), (1.0, 64, True, False)],
+)
+def test_a_search_begins_with_sums_in_psum_that_a_product_begins(
+    value: float, columns: int, flag: object, begins: bool
+) -> None:
+    """Where zeros lie under all of the sum, and nothing else goes into it; else it is left as it was."""
+    source = _source(ZEROS.format(value=value, columns=columns, flag=flag))
+    kernel, rule = tree_of(source, _arguments()), BY_NAME["drop-memset"]
+    (changed,) = prepared([rule], (kernel,))
+    assert (changed != kernel) == begins
+    assert not (begins and device_doubts(expand(changed)))
+    assert relative_error(outputs_of(kernel, _arguments()), changed, _arguments()) == 0
+    assert retraces(changed, source, _arguments())
 
 
 def test_products_of_whole_columns_have_no_part_of_the_array() -> None:
