@@ -177,8 +177,10 @@ def grouped(kernels: Kernels, path: Path, along: Along = Along.columns) -> Kerne
     done, reason = 0, ""
     for number in range(parts):
         try:
-            inner, place = _innermost(kernels, (*path[:-1], path[-1] + number))
-            kernels = everywhere(merged, inner, place, along)
+            part = (*path[:-1], path[-1] + number)
+            inner, place = _innermost(kernels, part)
+            deeper = place != part and len(loop_at(inner[0], place).body) > 1
+            kernels = grouped(inner, place, along) if deeper else everywhere(merged, inner, place, along)
             done += 1
         except Refused as error:
             reason = str(error)
