@@ -22,7 +22,6 @@ from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.staging import OrderDimensions, StageTransfer
 from accelopt_core.rules.sums import AccumulateInPsum
 from accelopt_core.rules.transfers import GroupTransfers
-from accelopt_core.rules.turning import ExchangeOperands
 from accelopt_core.rules.vector_products import ProductsOnVector
 
 RULES: tuple[Rule, ...] = (
@@ -41,7 +40,6 @@ RULES: tuple[Rule, ...] = (
     FactorInActivation(),
     SubtractInActivation(),
     ScaleAfterProduct(),
-    ExchangeOperands(),
     FuseLoops(),
     StageTransfer(),
     OrderDimensions(),

@@ -162,18 +162,6 @@ LESS = "nisa.tensor_scalar(dst=made, data=tile, op0=nl.subtract, operand0=number
 EXP = "nisa.activation(dst=out, op=nl.exp, data=made, scale=0.5)"
 TWICE = "nisa.tensor_tensor(dst=out, data1=made, data2=tile, op=nl.add)\n    " + EXP
 HALVED = "nisa.tensor_scalar(dst=out, data=made, op0=nl.multiply, operand0={factor})"
-COLUMN = """
-    a = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=a, src=x[0:128, 0:64])
-    b = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=b, src=w[0:128, 0:1])
-    product = nl.ndarray((64, 1), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=product, stationary=a, moving=b)
-    out = nl.ndarray((64, 1), dtype=nl.float32, buffer=nl.sbuf)
-    {second}
-    nisa.dma_copy(dst=y[0:64, 0:1], src=out)
-    return y
-"""
 SHARED = """
     a = nl.ndarray(({rows}, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=a, src=x[0:{rows}, 0:64])
@@ -556,7 +544,6 @@ ACCEPTED = (
     ("rotate-buffers", ROTATE.format(before="", fill=FILL)),
     ("factor-in-activation", _tile(SQUARE, HALVED.format(factor=0.5))),
     ("subtract-in-activation", _tile(LESS, EXP)),
-    ("exchange-operands", COLUMN.format(second="nisa.tensor_copy(dst=out, src=product)")),
     ("share-array", SHARED.format(rows=64, more="")),
     ("broadcast-by-dma", SHUFFLED_FLAT.format(more="")),
     ("group-transfers", COLUMNS_OF_PASSES.format(into=ITS_OWN, more="")),
@@ -653,11 +640,6 @@ REFUSED = (
     ("factor-in-activation", _tile(SQUARE, HALVED.format(factor=0.5), "nl.bfloat16"), "rounds"),
     ("subtract-in-activation", _tile(LESS, TWICE), "used elsewhere"),
     ("subtract-in-activation", _tile(LESS, EXP, "nl.bfloat16"), "rounds"),
-    (
-        "exchange-operands",
-        COLUMN.format(second="nisa.tensor_scalar(dst=out, data=product, op0=nl.add, operand0=b[0:64, 0:1])"),
-        "on the partitions",
-    ),
     ("share-array", SHARED.format(rows=64, more=GROW), "changes what all"),
     ("split-columns", IMAGE.format(between=BESIDE.format(to="0:60")), "another part"),
     ("scale-after-product", ATTENTION.format(stands="standing", moves="values", last=EXP_OF_PRODUCT), "than copy it"),
