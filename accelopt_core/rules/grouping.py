@@ -160,10 +160,11 @@ def _without_unread(kernel: LoopKernel, path: Path, key: int) -> tuple[LoopKerne
     return kernel, place_of(kernel, variable)
 
 
-def grouped(kernels: Kernels, path: Path, along: Along = Along.columns) -> Kernels:
-    """The passes of the loop there at once, statement by statement, as far as that is possible.
+def grouped(kernels: Kernels, path: Path, along: Along = Along.columns, wholly: bool = False) -> Kernels:
+    """The passes of the loop there at once, statement by statement, as far as that is possible: within loops that are
+    all of the loop's body, for each statement or none.
 
-    Raises Refused where it is for none.
+    Raises Refused where it is for none, or `wholly` not for all.
     """
     kernels, path = _joined_elsewhere(kernels, path, along)
     kernels, path = with_joined_tiles(kernels, path, along)
@@ -180,11 +181,11 @@ def grouped(kernels: Kernels, path: Path, along: Along = Along.columns) -> Kerne
             part = (*path[:-1], path[-1] + number)
             inner, place = _innermost(kernels, part)
             deeper = place != part and len(loop_at(inner[0], place).body) > 1
-            kernels = grouped(inner, place, along) if deeper else everywhere(merged, inner, place, along)
+            kernels = grouped(inner, place, along, True) if deeper else everywhere(merged, inner, place, along)
             done += 1
         except Refused as error:
             reason = str(error)
-    if not done:
+    if not done or (wholly and done < parts):
         raise Refused(reason)
     return kernels
 
