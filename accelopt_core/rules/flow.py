@@ -187,9 +187,15 @@ def taken_through(kernel: LoopKernel, place: Placed, here: Access, there: Access
 
 
 def with_tile(
-    kernel: LoopKernel, path: Path, sizes: Sequence[int], dtype: DType, name: str, line: int
+    kernel: LoopKernel,
+    path: Path,
+    sizes: Sequence[int],
+    dtype: DType,
+    name: str,
+    line: int,
+    region: MemoryRegion = MemoryRegion.sbuf,
 ) -> tuple[LoopKernel, Access]:
-    """A tile in SBUF for each pass of the loops around that place, and what writes all of it in order. Its Allocate is
+    """A tile for each pass of the loops around that place, and what writes all of it in order. Its Allocate is
     still to be put there."""
     key = max(kernel.buffers) + 1
     shape = (sizes[0], *(sizes[1:] or (1,)))
@@ -198,5 +204,5 @@ def with_tile(
         pattern.append((stride, n))
         stride *= n
     tile = tuple(Affine.variable(loop.variable) for loop in loops_around(kernel, path))
-    buffers = {**kernel.buffers, key: Buffer(MemoryRegion.sbuf, shape, dtype, name, line)}
+    buffers = {**kernel.buffers, key: Buffer(region, shape, dtype, name, line)}
     return replace(kernel, buffers=buffers), Access("dst", "w", key, tile, Affine(), tuple(reversed(pattern)), dtype)

@@ -19,7 +19,7 @@ from accelopt_core.rules.pipelining import Pipeline
 from accelopt_core.rules.products import ScaleAfterProduct
 from accelopt_core.rules.rows import DealRows
 from accelopt_core.rules.spreading import BroadcastByDma
-from accelopt_core.rules.staging import OrderDimensions, StageTransfer
+from accelopt_core.rules.staging import OrderDimensions, StageTransfer, TransposeOnTensor
 from accelopt_core.rules.sums import AccumulateInPsum
 from accelopt_core.rules.transfers import GroupTransfers
 from accelopt_core.rules.vector_products import ProductsOnVector
@@ -42,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     ScaleAfterProduct(),
     FuseLoops(),
     StageTransfer(),
+    TransposeOnTensor(),
     OrderDimensions(),
     GroupTransfers(),
     Group(),

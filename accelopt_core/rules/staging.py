@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import TypeGuard
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.flow import is_local, taken_through, uses_of, with_tile
+from nki_sim.isa.dma import DmaCopy
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import Refused, checked, node_at, paths, rechecked, with_node
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, LoopKernel, Node
@@ -70,6 +72,43 @@ class StageTransfer:
         moved = replace(node, operands=first if tile is dst else second)
         made: tuple[Node, ...] = (checked(moved, kernel.buffers), checked(copy, kernel.buffers))
         return with_node(kernel, site.path, (Allocate(own.buffer), *(made if tile is dst else reversed(made))))
+
+
+class TransposeOnTensor:
+    """The Tensor engine turns what is loaded as it lies: a transfer that turns it moves element by element."""
+
+    name = "transpose-on-tensor"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        lines = [node.line for _, node in paths(kernel.body) if _turns(node)]
+        if lines:
+            what = f"transfers from line {lines[0]} on that turn a matrix, turned on the Tensor engine"
+            yield Site(self.name, (), (), what, lines[0])
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        """All of them, as the first one alone costs more than it gains."""
+        found = [(path, node) for path, node in paths(kernel.body) if _turns(node)]
+        if not found:
+            raise Refused("no transfer turns a matrix")
+        for path, node in reversed(found):
+            dst, src = node.operands
+            sizes = [count for _, count in src.pattern]
+            kernel, loaded = with_tile(kernel, path, sizes, src.dtype, "loaded", node.line)
+            kernel, turned = with_tile(kernel, path, sizes[::-1], src.dtype, "turned", node.line, MemoryRegion.psum)
+            plain = DmaCopy(Engine.unknown, node.attrs.dge_mode, node.attrs.oob_mode)
+            data, out = replace(loaded, role="data", access="r"), replace(turned, role="src", access="r")
+            made = (
+                replace(node, opcode="dma_copy", attrs=plain, operands=(loaded, src)),
+                Instruction("nc_transpose", Engine.tensor, None, (turned, data), node.line),
+                Instruction("tensor_copy", Engine.vector, None, (dst, out), node.line),
+            )
+            allocated = Allocate(loaded.buffer), Allocate(turned.buffer)
+            kernel = with_node(kernel, path, (*allocated, *(checked(each, kernel.buffers) for each in made)))
+        return kernel
+
+
+def _turns(node: Node) -> TypeGuard[Instruction]:
+    return isinstance(node, Instruction) and node.opcode == "dma_transpose" and node.attrs.axes == (1, 0)
 
 
 class OrderDimensions:

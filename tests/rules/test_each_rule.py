@@ -41,6 +41,12 @@ BROADCAST = """
     nisa.dma_copy(dst=y[0:128, 0:64], src=out)
     return y
 """
+TURNED = """
+    tile = nl.ndarray((64, {rows}), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_transpose(dst=tile, src={of}, axes=(1, 0))
+    nisa.dma_copy(dst=y[0:64, :], src=tile[:, 0:64])
+    return y
+"""
 ZEROS = """
     tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=tile, src=x[0:128, 0:64])
@@ -538,6 +544,7 @@ ACCEPTED = (
     ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
     ("stage-transfer", STEPS_ON_CHIP),
     ("stage-transfer", STEPS_IN_HBM),
+    ("transpose-on-tensor", TURNED.format(rows=128, of="x")),
     ("broadcast-by-dma", BROADCAST.format(value="1.0")),
     ("rows-on-partitions", ROWS),
     ("drop-memset", MEMSET.format(until=64)),
@@ -578,6 +585,13 @@ ACCEPTED = (
 )
 REFUSED = (
     ("broadcast-by-dma", BROADCAST.format(value="2.0"), "ones"),
+    (
+        "transpose-on-tensor",
+        TURNED.format(rows=256, of="x.reshape((256, 32))")
+        .replace("64, 256", "32, 256")
+        .replace("y[0:64, :]", "y[0:32, :]"),
+        "partitions",
+    ),
     ("stage-transfer", GAPS_STORED, "would be written"),
     ("stage-transfer", GAPS_NEVER_WRITTEN, "what lies between"),
     (
