@@ -57,6 +57,11 @@ class Source:
         after = self.text[end:].split("\n", 1)[0].strip()
         return not before.strip() and (not after or after.startswith("#"))
 
+    def has_elif(self, node: ast.If) -> bool:
+        """Whether what else it does is an `elif`, and not a block."""
+        first = node.orelse[0] if node.orelse else None
+        return isinstance(first, ast.If) and self.of(first).startswith("elif")
+
     def replace(self, node: ast.expr | ast.stmt | ast.arg, text: str) -> None:
         self.edits.append(Edit(*self.span(node), text))
 

@@ -103,7 +103,9 @@ class Statements:
         elif isinstance(node, (ast.If, ast.While, ast.With)):
             self._header(node)
             self.block(node.body, counts)
-            if isinstance(node, ast.If):
+            if isinstance(node, ast.If) and self.low.source.has_elif(node):
+                self.statement(node.orelse[0], counts)  # no block of its own to assert in
+            elif not isinstance(node, ast.With):
                 self.block(node.orelse, counts)
         elif isinstance(node, ast.FunctionDef):
             outer, self.low.scope = self.low.scope, f"{self.low.scope}.{node.name}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nki_sim.migrate import proving
 from nki_sim.migrate.beta1_to_current import migrate_beta1
 from nki_sim.migrate.report import Migration
 
@@ -35,6 +36,11 @@ def migrated(body: str, *arguments: Any, parameters: str = "x", **keywords: Any)
     assert not migration.left, "\n".join(map(str, migration.left)) + "\n" + migration.source
     assert migration.proven, migration.proof
     return migration.source
+
+
+def computed(source: str, *arguments: Any, **keywords: Any) -> Any:
+    """What a migrated kernel gives."""
+    return proving.run_new(source, "kernel", arguments, keywords)
 
 
 def attempt(body: str, *arguments: Any, parameters: str = "x", **keywords: Any) -> Migration:

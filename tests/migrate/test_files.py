@@ -10,7 +10,7 @@ import pytest
 from nki_sim.lint import check_source
 from nki_sim.migrate.beta1_to_current import migrate_beta1
 from nki_sim.migrate.report import Migration
-from tests.migrate.kernels import HEAD, attempt, normal
+from tests.migrate.kernels import HEAD, attempt, computed, migrated, normal
 
 COPY = """
 @nki.jit
@@ -62,6 +62,32 @@ def test_branches_that_were_not_run_assert_and_the_file_is_valid() -> None:
         """
     migration = attempt(body, normal(16, 16), parameters="x, flag=False")
     assert migration.done and 'assert False, "not migrated' in migration.source and not errors(migration.source)
+
+
+def test_an_elif_that_was_not_run_asserts_in_itself_alone() -> None:
+    x = normal(16, 16)
+    new = migrated(
+        """
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        t = nl.load(x)
+        if flag == 1:
+            nl.store(out, value=t)
+        elif flag == 2:
+            nl.store(out, value=t + t)
+        elif flag == 3:
+            flag = 1
+        else:
+            nl.store(out, value=nl.exp(t))
+        return out
+        """,
+        x,
+        parameters="x, flag",
+        flag=1,
+    )
+    assert np.array_equal(computed(new, x, flag=1), x)
+    for flag in (2, 4):
+        with pytest.raises(AssertionError, match="not migrated"):
+            computed(new, x, flag=flag)
 
 
 def test_arguments_that_a_kernel_wrote_are_returned() -> None:
