@@ -116,7 +116,7 @@ class Grid:
         return Mask([_grid(other - self - 1)])
 
     def __eq__(self, other: Any) -> Any:
-        if not isinstance(other, (Grid, int)):
+        if not isinstance(other, (Grid, int, np.integer)):
             return NotImplemented
         return Mask([_grid(self - other), _grid(other - self)])
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from nki_sim.beta1.indices import Grid
+from nki_sim.beta1.indices import Grid, Mask
 from nki_sim.beta1.operations import (
     aligned,
     binary,
     broadcast_shape,
     column,
+    holds,
     numbers,
     op_name,
     promoted,
@@ -216,7 +217,7 @@ def scalar_tensor_tensor(
     *,
     dtype: Any = None,
     mask: Any = None,
-    **_: Any,
+    engine: Any = unknown_engine,
 ) -> Tile:
     operand0 = column(operand0, data)
     shape = data.shape
@@ -238,7 +239,6 @@ def tensor_scalar_reduce(
     reverse0: bool = False,
     dtype: Any = None,
     mask: Any = None,
-    **_: Any,
 ) -> Tile:
     operand0 = column(operand0, data)
     shape = data.shape
@@ -304,16 +304,20 @@ def affine_select(
 ) -> Tile:
     shape = on_true_tile.shape
 
-    def compute(box: Box) -> np.ndarray:
-        where = pred.values(shape)
-        if box is not None:
-            where = where[tuple(slice(0, int(n)) for n in box)]
-        return np.where(where, numbers(on_true_tile, box, shape), np.float32(on_false_value))
+    if not isinstance(pred, Mask):
+        raise NotSupported("affine_select of what is no comparison of index grids")
+    return result(
+        shape,
+        dtype or on_true_tile.numpy,
+        mask,
+        lambda box: np.where(holds(pred, box, shape), numbers(on_true_tile, box, shape), np.float32(on_false_value)),
+    )
 
-    return result(shape, dtype or on_true_tile.numpy, mask, compute)
 
-
-def dma_copy(*, dst: Tile, src: Tile, mask: Any = None, **_: Any) -> None:
+def dma_copy(
+    *, dst: Tile, src: Tile, mask: Any = None, dge_mode: Any = None, engine: Any = None, oob_mode: Any = None
+) -> None:
+    """What is out of bounds fails whatever `oob_mode` says; the others change no number."""
     src.buffer.read = True
     valid = covered(mask, src.shape)
     box = valid if isinstance(valid, tuple) else None

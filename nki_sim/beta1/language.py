@@ -13,7 +13,7 @@ import numpy as np
 
 from nki_sim.beta1 import isa
 from nki_sim.beta1.indices import arange, mgrid
-from nki_sim.beta1.operations import aligned, binary, broadcast_shape, numbers, op_name, promoted, result, unary
+from nki_sim.beta1.operations import aligned, binary, broadcast_shape, holds, numbers, op_name, promoted, result, unary
 from nki_sim.beta1.tiles import (
     HBM,
     PSUM,
@@ -65,23 +65,23 @@ def finfo(dtype: Any) -> Any:
 # --- tensors ---------------------------------------------------------------------------------------
 
 
-def ndarray(shape: Any, dtype: Any, *, buffer: Any = None, name: str = "", **_: Any) -> Tile:
+def ndarray(shape: Any, dtype: Any, *, buffer: Any = None, lazy_initialization: bool = False) -> Tile:
     return _allocate(shape, dtype, buffer, None)
 
 
-def zeros(shape: Any, dtype: Any, *, buffer: Any = None, name: str = "", **_: Any) -> Tile:
+def zeros(shape: Any, dtype: Any, *, buffer: Any = None, lazy_initialization: bool = False) -> Tile:
     return _allocate(shape, dtype, buffer, 0)
 
 
-def ones(shape: Any, dtype: Any, *, buffer: Any = None, name: str = "", **_: Any) -> Tile:
+def ones(shape: Any, dtype: Any, *, buffer: Any = None, lazy_initialization: bool = False) -> Tile:
     return _allocate(shape, dtype, buffer, 1)
 
 
-def full(shape: Any, fill_value: Any, dtype: Any, *, buffer: Any = None, name: str = "", **_: Any) -> Tile:
+def full(shape: Any, fill_value: Any, dtype: Any, *, buffer: Any = None, lazy_initialization: bool = False) -> Tile:
     return _allocate(shape, dtype, buffer, fill_value)
 
 
-def zeros_like(a: Tile, dtype: Any = None, *, buffer: Any = None, name: str = "", **_: Any) -> Tile:
+def zeros_like(a: Tile, dtype: Any = None, *, buffer: Any = None, lazy_initialization: bool = False) -> Tile:
     return _allocate(a.shape, dtype or a.numpy, buffer or a.memory, 0)
 
 
@@ -97,7 +97,7 @@ def _allocate(shape: Any, dtype: Any, buffer: Any, fill: Any) -> Tile:
     return Tile.new(sizes, dtype, memory, partition, fill=fill)
 
 
-def empty_like(a: Tile, dtype: Any = None, *, buffer: Any = None, name: str = "", **_: Any) -> Tile:
+def empty_like(a: Tile, dtype: Any = None, *, buffer: Any = None, lazy_initialization: bool = False) -> Tile:
     return _allocate(a.shape, dtype or a.numpy, buffer or a.memory, None)
 
 
@@ -115,7 +115,7 @@ def shared_constant(constant: Any, dtype: Any = None) -> Tile:
 # --- between memories ------------------------------------------------------------------------------
 
 
-def load(src: Tile, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
+def load(src: Tile, *, mask: Any = None, dtype: Any = None, mode: Any = None) -> Tile:
     if src.memory != HBM:
         raise NkiValidationError("nl.load reads HBM")
     src.buffer.read = True
@@ -130,7 +130,7 @@ def load(src: Tile, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
     return tile
 
 
-def store(dst: Tile, value: Any, *, mask: Any = None, **_: Any) -> None:
+def store(dst: Tile, value: Any, *, mask: Any = None) -> None:
     if dst.memory != HBM:
         raise NkiValidationError("nl.store writes HBM")
     valid = covered(mask, dst.shape)
@@ -156,7 +156,7 @@ def _like(value: Tile, valid: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sizes.pop(0) if int(n) != 1 and sizes else int(n) for n in value.shape)
 
 
-def load_transpose2d(src: Tile, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
+def load_transpose2d(src: Tile, *, mask: Any = None, dtype: Any = None) -> Tile:
     if mask is not None:
         raise NotSupported("nl.load_transpose2d(mask=)")
     return result(src.shape[::-1], dtype or src.numpy, None, lambda box: src.view().T.astype(np.float32))
@@ -172,12 +172,12 @@ class Function:
         self.__name__ = name
         self._function = function
 
-    def __call__(self, *operands: Any, **options: Any) -> Tile:
+    def __call__(self, *operands: Any, name: str = "", **options: Any) -> Tile:
         return self._function(*operands, **options)
 
 
 def _binary(name: str) -> Callable[..., Tile]:
-    def function(x: Any, y: Any, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
+    def function(x: Any, y: Any, *, dtype: Any = None, mask: Any = None) -> Tile:
         x, y = aligned(x, y)
         shape = broadcast_shape(x, y)
         compute = binary(name)
@@ -192,7 +192,7 @@ def _binary(name: str) -> Callable[..., Tile]:
 
 
 def _unary(name: str) -> Callable[..., Tile]:
-    def function(x: Tile, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
+    def function(x: Tile, *, dtype: Any = None, mask: Any = None) -> Tile:
         shape = x.shape
         compute = unary(name)
         return result(shape, promoted(dtype, x), mask, lambda box: compute(numbers(x, box, shape).astype(np.float32)))
@@ -201,7 +201,7 @@ def _unary(name: str) -> Callable[..., Tile]:
 
 
 def _reduction(name: str) -> Callable[..., Tile]:
-    def function(x: Tile, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False, **_: Any) -> Tile:
+    def function(x: Tile, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> Tile:
         return isa.reduced(name, x, axis, mask, dtype, False, keepdims)
 
     return function
@@ -226,14 +226,14 @@ _functions.update({name: Function(name, _reduction(op)) for name, op in REDUCTIO
 # `nl.sum`, `nl.max`, ... are looked up in this table: here Python's own are needed under these names
 
 
-def copy(src: Tile, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
+def copy(src: Tile, *, dtype: Any = None, mask: Any = None) -> Tile:
     return isa.tensor_copy(src, mask=mask, dtype=dtype)
 
 
 static_cast = copy
 
 
-def mean(x: Tile, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False, **_: Any) -> Tile:
+def mean(x: Tile, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> Tile:
     axes = [axis] if isinstance(axis, int) else list(axis)
     total = isa.reduced("add", x, axis, mask, np.float32, False, keepdims)
     count = math.prod(int(x.shape[a]) for a in axes)
@@ -242,7 +242,7 @@ def mean(x: Tile, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: b
     return out
 
 
-def matmul(x: Tile, y: Tile, *, transpose_x: bool = False, mask: Any = None, **_: Any) -> Tile:
+def matmul(x: Tile, y: Tile, *, transpose_x: bool = False, mask: Any = None) -> Tile:
     rows = x.shape[1] if transpose_x else x.shape[0]
 
     def compute(box: Sequence[int] | None) -> np.ndarray:
@@ -253,11 +253,11 @@ def matmul(x: Tile, y: Tile, *, transpose_x: bool = False, mask: Any = None, **_
     return result((rows, *y.shape[1:]), np.float32, mask, compute, PSUM)
 
 
-def transpose(x: Tile, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
+def transpose(x: Tile, *, dtype: Any = None, mask: Any = None) -> Tile:
     return isa.nc_transpose(x, mask=mask, dtype=dtype)
 
 
-def broadcast_to(src: Tile, *, shape: Sequence[int], **_: Any) -> Tile:
+def broadcast_to(src: Tile, *, shape: Sequence[int]) -> Tile:
     return src.broadcast_to(shape)
 
 
@@ -267,14 +267,14 @@ def expand_dims(data: Tile, axis: int) -> Tile:
     return data.reshape(shape)
 
 
-def where(condition: Tile, x: Any, y: Any, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
+def where(condition: Any, x: Any, y: Any, *, dtype: Any = None, mask: Any = None) -> Tile:
     shape = broadcast_shape(condition, x, y)
     kind = promoted(dtype, *[t for t in (x, y) if isinstance(t, Tile)] or [condition])
     return result(
         shape,
         kind,
         mask,
-        lambda box: np.where(numbers(condition, box, shape) != 0, numbers(x, box, shape), numbers(y, box, shape)),
+        lambda box: np.where(holds(condition, box, shape), numbers(x, box, shape), numbers(y, box, shape)),
     )
 
 
@@ -286,7 +286,7 @@ class Reduced(Tile):
     first: bool
 
 
-def loop_reduce(x: Tile, op: Any, loop_indices: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
+def loop_reduce(x: Tile, op: Any, loop_indices: Any, *, mask: Any = None, dtype: Any = None) -> Tile:
     tile = isa.tensor_copy(x, mask=mask, dtype=dtype)
     out = Reduced(tile.buffer, tile.shape, tile.strides, 0)
     out.valid = tile.valid

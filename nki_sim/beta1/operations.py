@@ -78,10 +78,20 @@ def is_float(tile: Tile) -> bool:
 
 def numbers(value: Any, extents: Sequence[int] | None, shape: Sequence[int]) -> Any:
     """An operand as an array in the type that engines compute in; a box of it where a mask leaves a box."""
+    if isinstance(value, (float, int, np.generic)):
+        return np.float32(value)
     if not isinstance(value, Tile):
-        return np.float32(value) if isinstance(value, (float, int, np.generic)) else value
+        raise NotSupported(f"{type(value).__name__} as an operand")
     array = value.view(None if extents is None else clipped(value.shape, extents, shape))
     return array.astype(np.float32) if is_float(value) else array.astype(np.int64)
+
+
+def holds(condition: Any, extents: Sequence[int] | None, shape: Sequence[int]) -> np.ndarray:
+    """Where a comparison of index grids holds, or a tile is not zero; in a box of it where a mask leaves a box."""
+    if not isinstance(condition, Mask):
+        return np.asarray(numbers(condition, extents, shape) != 0)
+    where = condition.values(tuple(shape))
+    return where if extents is None else where[tuple(slice(0, int(n)) for n in extents)]
 
 
 def clipped(mine: Sequence[int], extents: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
@@ -129,6 +139,10 @@ def _converted(values: np.ndarray, dtype: Any) -> np.ndarray:
 def broadcast_shape(*operands: Any) -> tuple[int, ...]:
     """Of tiles: the larger size of each dimension, aligned from the last; named sizes are kept."""
     shapes = [operand.shape for operand in operands if isinstance(operand, Tile)]
+    if not shapes:
+        raise NotSupported(
+            f"{' and '.join(type(operand).__name__ for operand in operands)} as operands: none is a tile"
+        )
     rank = max(len(shape) for shape in shapes)
     out: list[int] = [1] * rank
     for shape in shapes:

@@ -58,8 +58,7 @@ class _Compiler:
 def _modules() -> dict[str, ModuleType]:
     root, nki = ModuleType("neuronxcc"), ModuleType("neuronxcc.nki")
     typing, compiler = ModuleType("neuronxcc.nki.typing"), ModuleType("neuronxcc.nki.compiler")
-    instructions = ModuleType("neuronxcc.nki.isa")
-    instructions.__dict__.update({name: _unnamed(value) for name, value in vars(isa).items()})
+    instructions, functions = _unnamed("neuronxcc.nki.isa", isa), _unnamed("neuronxcc.nki.language", language)
     root.__path__ = []
     nki.__path__ = []
     tensor = _Annotation()
@@ -69,7 +68,7 @@ def _modules() -> dict[str, ModuleType]:
         name: decorator for name in ("jit", "baremetal", "benchmark", "profile", "trace", "simulate_kernel")
     }
     nki.__dict__.update(
-        decorators, isa=instructions, language=language, typing=typing, compiler=compiler, tensor=tensor
+        decorators, isa=instructions, language=functions, typing=typing, compiler=compiler, tensor=tensor
     )
     root.__dict__.update(nki=nki)
     dtype = SimpleNamespace()
@@ -77,23 +76,29 @@ def _modules() -> dict[str, ModuleType]:
         "neuronxcc": root,
         "neuronxcc.nki": nki,
         "neuronxcc.nki.isa": instructions,
-        "neuronxcc.nki.language": language,
+        "neuronxcc.nki.language": functions,
         "neuronxcc.nki.typing": typing,
         "neuronxcc.nki.compiler": compiler,
         "neuronxcc.nki.dtype": dtype,  # type: ignore[dict-item]
     }
 
 
-def _unnamed(value: Any) -> Any:
-    """An instruction that takes a `name=`, which changes no number."""
-    if not inspect.isfunction(value) or not value.__module__.startswith(_OURS) or value.__name__ == "__getattr__":
-        return value
+def _unnamed(name: str, ours: ModuleType) -> ModuleType:
+    """The module whose functions take a `name=`, which changes no number."""
 
-    @functools.wraps(value)
-    def instruction(*arguments: Any, name: str = "", **keywords: Any) -> Any:
-        return value(*arguments, **keywords)
+    def taking_a_name(value: Any) -> Any:
+        if not inspect.isfunction(value) or not value.__module__.startswith(_OURS) or value.__name__ == "__getattr__":
+            return value
 
-    return instruction
+        @functools.wraps(value)
+        def function(*arguments: Any, name: str = "", **keywords: Any) -> Any:
+            return value(*arguments, **keywords)
+
+        return function
+
+    module = ModuleType(name)
+    module.__dict__.update({name: taking_a_name(value) for name, value in vars(ours).items()})
+    return module
 
 
 def _compiler(name: str) -> _Compiler:
@@ -123,7 +128,7 @@ def installed() -> Iterator[dict[str, Any]]:
     try:
         yield {
             "nki": mine["neuronxcc.nki"],
-            "nl": language,
+            "nl": mine["neuronxcc.nki.language"],
             "nisa": mine["neuronxcc.nki.isa"],
             "nt": mine["neuronxcc.nki.typing"],
         }

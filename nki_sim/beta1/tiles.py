@@ -329,6 +329,14 @@ class Tile:
     def __neg__(self) -> Tile:
         return operate("negative", self)
 
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Any:
+        """Not Python's: two tiles are one, or compared by elements."""
+        if other is None or other is self:
+            return other is self
+        raise NotSupported("a tile compared with ==, which Python answers for it: nl.equal compares elements")
+
     def __iter__(self) -> Any:
         raise NotSupported("iterating over a tensor")
 

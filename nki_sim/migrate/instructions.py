@@ -390,7 +390,9 @@ def _where(low: Lowering, given: Given, fact: TileFact, target: Operand | None) 
     clip, guard = low.mask(given.get("mask"))
     if clip or guard:
         raise NeedsPerson("mask", "nl.where under a mask")
-    condition, one, two = (low.operand(given[name]) for name in ("condition", "x", "y"))
+    asked = given["condition"]
+    condition = _as_tile(low, asked, fact.shape) if low.is_mask(asked) else low.operand(asked)
+    one, two = (_whole(low, given[name], fact) for name in ("x", "y"))
     chosen = low.out.names.new("chosen")
     dtype = dtype_text(fact.dtype)
     low.out.add(f"{chosen} = nl.where({condition.text}, {one.text}, {two.text}, dtype={dtype})")
@@ -427,18 +429,19 @@ _search("nc_match_replace8", "data", "vals")
 # --- GpSimd -----------------------------------------------------------------------------------------
 
 
-def _affine(low: Lowering, node: ast.expr, kind: str, shape: tuple[Sum, ...]) -> tuple[str, str, str]:
-    """(pattern, offset, channel multiplier) of an index grid, or of a mask of one condition."""
+def _affine(low: Lowering, node: ast.expr, kind: str, shape: tuple[Sum, ...]) -> list[dict[str, str]]:
+    """Pattern, offset and channel multiplier of an index grid, or of each condition of a mask."""
     seen = low.watcher.seen.get(number_of(node))
     fact = seen.only() if seen is not None else None
-    if not isinstance(fact, GridFact) or fact.kind != kind or (kind == "mask" and len(fact.forms) != 1):
-        raise NeedsPerson("affine", f"{ast.unparse(node)} is not one affine condition")
-    form = fact.forms[0] if kind == "mask" else fact
-    form = form.seen_from(low.scope)
-    assert form.base is not None
-    factors = (0,) * (len(shape) - len(form.factors)) + form.factors
-    pattern = ", ".join(f"[{factor}, {size.text}]" for factor, size in zip(factors[1:], shape[1:]))
-    return f"[{pattern}]", form.base.text, str(factors[0])
+    if not isinstance(fact, GridFact) or fact.kind != kind or fact.never:
+        raise NeedsPerson("affine", f"{ast.unparse(node)} is not affine, or not the same at every visit")
+    found = []
+    for form in fact.seen_from(low.scope).forms if kind == "mask" else (fact.seen_from(low.scope),):
+        assert form.base is not None
+        factors = (0,) * (len(shape) - len(form.factors)) + form.factors
+        pattern = ", ".join(f"[{factor}, {size.text}]" for factor, size in zip(factors[1:], shape[1:]))
+        found.append({"pattern": f"[{pattern}]", "offset": form.base.text, "channel_multiplier": str(factors[0])})
+    return found
 
 
 @_rule("affine_select")
@@ -446,13 +449,37 @@ def _affine_select(low: Lowering, given: Given, fact: TileFact, target: Operand 
     clip, guard = low.mask(given.get("mask"))
     if clip:
         raise NeedsPerson("mask", "nisa.affine_select under a mask that cuts it")
-    pattern, offset, multiplier = _affine(low, given["pred"], "mask", fact.shape)
+    conditions = _affine(low, given["pred"], "mask", fact.shape)
+    if len(conditions) != 1:
+        raise NeedsPerson("affine", f"{ast.unparse(given['pred'])} is not one affine condition")
     data = low.in_sbuf(_tiles(low, given["on_true_tile"]))
     return _made(
-        low, fact, target, "selected", (NO_CLIP, guard), "nisa.affine_select", "sbuf", pattern=pattern,
-        channel_multiplier=multiplier, on_true_tile=data.text, on_false_value=low.rewritten(given["on_false_value"]),
-        cmp_op="nl.greater", offset=offset,
+        low, fact, target, "selected", (NO_CLIP, guard), "nisa.affine_select", "sbuf", on_true_tile=data.text,
+        on_false_value=low.rewritten(given["on_false_value"]), cmp_op="nl.greater", **conditions[0],
     )  # fmt: skip
+
+
+def _whole(low: Lowering, node: ast.expr, fact: TileFact) -> Operand:
+    """An operand that has to be a tile: of a number, one full of it."""
+    value = low.operand(node)
+    if not value.is_tile:
+        value = low.out.allocate(low.out.names.new("filled"), fact.shape, fact.dtype, "sbuf")
+        memset(low, value, node)
+    return value
+
+
+def _as_tile(low: Lowering, mask: ast.expr, shape: tuple[Sum, ...]) -> Operand:
+    """A comparison of index grids as a tile: 1 where it holds, else 0."""
+    ones = low.out.allocate(low.out.names.new("ones"), shape, "float32", "sbuf")
+    low.out.call("nisa.memset", dst=ones.text, value="1.0")
+    for condition in _affine(low, mask, "mask", shape):
+        held = low.out.allocate(low.out.names.new("held"), shape, "float32", "sbuf")
+        low.out.call(
+            "nisa.affine_select", dst=held.text, on_true_tile=ones.text, on_false_value="0.0", cmp_op="nl.greater",
+            **condition,
+        )  # fmt: skip
+        ones = held
+    return ones
 
 
 @_rule("tensor_partition_reduce")
@@ -464,8 +491,5 @@ def _partition_reduce(low: Lowering, given: Given, fact: TileFact, target: Opera
 
 @_rule("iota")
 def _iota(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
-    pattern, offset, multiplier = _affine(low, given["expr"], "grid", fact.shape)
-    return _made(
-        low, fact, target, "positions", _ALWAYS, "nisa.iota", "sbuf", pattern=pattern, offset=offset,
-        channel_multiplier=multiplier,
-    )  # fmt: skip
+    (places,) = _affine(low, given["expr"], "grid", fact.shape)
+    return _made(low, fact, target, "positions", _ALWAYS, "nisa.iota", "sbuf", **places)

@@ -82,6 +82,11 @@ class Lowering:
         seen = self.watcher.seen.get(number_of(node))
         return seen is not None and isinstance(seen.any(), TileFact)
 
+    def is_mask(self, node: ast.AST) -> bool:
+        """Whether an expression is a comparison of index grids."""
+        seen = self.watcher.seen.get(number_of(node))
+        return seen is not None and isinstance(seen.any(), GridFact) and seen.any().kind == "mask"
+
     def layout(self, fact: TileFact) -> Layout | None:
         """The layout of the buffer, where the old one had another."""
         layout = self.layouts.get(fact.site)

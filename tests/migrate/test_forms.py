@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from tests.migrate.kernels import attempt, migrated, normal
+from tests.migrate.kernels import attempt, computed, migrated, normal
 
 OUT = "out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)\n"
 
@@ -140,6 +142,23 @@ def test_a_mask_over_two_axes_that_cuts_needs_a_person() -> None:
         "nl.store(out[p, f], nl.load(x[p, f], mask=m), mask=m)\nreturn out\n"
     )
     assert not attempt(body, normal(16, 32)).done
+
+
+@pytest.mark.parametrize(
+    ("value", "reference"),
+    [
+        ("nl.where(m, t, -1.0)", lambda x, p, f: np.where(p >= f, x, -1)),
+        ("nl.where(m & (f > 2), t, t * 2.0)", lambda x, p, f: np.where((p >= f) & (f > 2), x, 2 * x)),
+        ("nl.where(p == np.int64(3), 1.0, t)", lambda x, p, f: np.where(p == 3, 1, x)),
+        ("nisa.affine_select(m, t, 0.0)", lambda x, p, f: np.where(p >= f, x, 0)),
+    ],
+)
+def test_a_comparison_of_index_grids_chooses(value: str, reference: Callable[..., np.ndarray]) -> None:
+    x = normal(16, 32)
+    new = migrated(
+        OUT + f"p, f = nl.mgrid[0:16, 0:32]\nm = p >= f\nt = nl.load(x)\nnl.store(out, {value})\nreturn out", x
+    )
+    assert np.array_equal(computed(new, x), reference(x, np.arange(16)[:, None], np.arange(32)))
 
 
 def test_limits_of_types_are_numbers() -> None:

@@ -75,10 +75,16 @@ def test_grids_keep_their_linear_form() -> None:
         "nl.no_such(t)",
         "t[t, 0:4]",
         "nisa.sendrecv(t)",
+        "nl.multiply(t, nl.arange(16)[:, None] >= nl.arange(32)[None, :])",
+        "t + nl.arange(32)[None, :]",
+        "nl.where(t == 0, t, 1.0)",
+        "nl.add(1, 2)",
+        "nl.copy(t, no_such=1)",
+        "nisa.tensor_copy(t, no_such=1)",
     ],
 )
 def test_what_it_does_not_know_it_refuses(value: str) -> None:
-    with pytest.raises(NkiError):
+    with pytest.raises((NkiError, TypeError)):
         result(value, normal(16, 32))
 
 
