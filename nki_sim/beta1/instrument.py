@@ -19,6 +19,7 @@ SEE, STORE, AUGMENT, AUGMENT_AT, LOOP, NAME = (
     "__b1_loop",
     "__b1_name",
 )
+BLOCKS = ("body", "orelse", "finalbody")
 _SEEN = (ast.Call, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.Name, ast.Attribute, ast.Compare, ast.IfExp)
 
 
@@ -30,6 +31,12 @@ def number(tree: ast.AST) -> None:
 
 def number_of(node: ast.AST) -> int:
     return int(vars(node)["number"])
+
+
+def blocks_of(node: ast.AST) -> list[list[ast.stmt]]:
+    """The blocks of a compound statement: of an `if`, a loop, a `with`, a `try`, a `match`; of others, none."""
+    parts = [node, *getattr(node, "handlers", []), *getattr(node, "cases", [])]
+    return [getattr(part, name) for part in parts for name in BLOCKS if getattr(part, name, None)]
 
 
 def instrumented(tree: ast.Module) -> ast.Module:
@@ -193,15 +200,16 @@ class _Watch(ast.NodeTransformer):
 
     visit_ClassDef = visit_Lambda = visit_JoinedStr = _as_it_is
 
-    def _with_a_body(self, node: ast.If | ast.While | ast.With | ast.Try) -> Any:
+    def _compound(self, node: ast.If | ast.While | ast.With | ast.Try | ast.Match | ast.For) -> Any:
         if isinstance(node, (ast.If, ast.While)):
             node.test = self.visit(node.test)
-        node.body = self._block(node.body)
-        if isinstance(node, ast.If):
-            node.orelse = self._block(node.orelse)
+        if isinstance(node, ast.Match):
+            node.subject = self.visit(node.subject)
+        for block in blocks_of(node):
+            block[:] = self._block(block)
         return node
 
-    visit_If = visit_While = visit_With = visit_Try = _with_a_body
+    visit_If = visit_While = visit_With = visit_Try = visit_Match = _compound
 
     def visit_For(self, node: ast.For) -> Any:
         name = node.target.id if isinstance(node.target, ast.Name) else ""
@@ -209,9 +217,7 @@ class _Watch(ast.NodeTransformer):
         node.iter = _call(
             LOOP, ast.Constant(number_of(node)), ast.Constant(name), ast.Constant(self._function), iterable
         )
-        node.body = self._block(node.body)
-        node.orelse = self._block(node.orelse)
-        return node
+        return self._compound(node)
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         node.value = self.visit(node.value)

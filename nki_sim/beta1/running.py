@@ -23,6 +23,7 @@ from nki_sim.beta1.kernels import Kernel, Launches, decorator, launches
 from nki_sim.beta1.watching import Watcher
 from nki_sim.errors import NotSupported
 from nki_sim.importing import package_of
+from nki_sim.isa import constants
 
 _OURS = "nki_sim.beta1."
 
@@ -59,6 +60,7 @@ def _modules() -> dict[str, ModuleType]:
     root, nki = ModuleType("neuronxcc"), ModuleType("neuronxcc.nki")
     typing, compiler = ModuleType("neuronxcc.nki.typing"), ModuleType("neuronxcc.nki.compiler")
     instructions, functions = _unnamed("neuronxcc.nki.isa", isa), _unnamed("neuronxcc.nki.language", language)
+    instructions.__dict__.update(constants=constants, __path__=[])
     root.__path__ = []
     nki.__path__ = []
     tensor = _Annotation()
@@ -76,6 +78,7 @@ def _modules() -> dict[str, ModuleType]:
         "neuronxcc": root,
         "neuronxcc.nki": nki,
         "neuronxcc.nki.isa": instructions,
+        "neuronxcc.nki.isa.constants": constants,
         "neuronxcc.nki.language": functions,
         "neuronxcc.nki.typing": typing,
         "neuronxcc.nki.compiler": compiler,

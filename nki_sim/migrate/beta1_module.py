@@ -97,9 +97,11 @@ def _elsewhere(tree: ast.Module, watched: Watched, findings: list[Finding]) -> N
 
 
 def _imports(source: Source, tree: ast.Module, findings: list[Finding]) -> None:
-    """Old imports go; what the new kernels need is imported in the place of the first of them."""
+    """Old imports go, but for constants; what the new kernels need is imported in the place of the first of them."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import) and any(alias.name.startswith("neuronxcc") for alias in node.names):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and "neuronxcc.nki.isa.constants" in source.of(node):
+            lines = [source.of(node).replace("neuronxcc.", "")]
+        elif isinstance(node, ast.Import) and any(alias.name.startswith("neuronxcc") for alias in node.names):
             kept = [alias for alias in node.names if not alias.name.startswith("neuronxcc")]
             parts = [f"{a.name} as {a.asname}" if a.asname else a.name for a in kept]
             lines = [f"import {', '.join(parts)}"] if parts else []

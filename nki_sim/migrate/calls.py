@@ -14,6 +14,7 @@ from nki_sim.migrate.operands import NeedsPerson
 _PREFIXES = {
     "neuronxcc.nki.language": "nl",
     "neuronxcc.nki.isa": "nisa",
+    "neuronxcc.nki.isa.constants": "nisa",
     "neuronxcc.nki": "nki",
     "neuronxcc.nki.typing": "nt",
     "neuronxcc.nki.compiler": "nki.compiler",
@@ -24,6 +25,9 @@ _PREFIXES = {
 }
 ALLOCATIONS = ("nl.ndarray", "nl.zeros", "nl.ones", "nl.full", "nl.zeros_like", "nl.empty_like")
 RANGES = ("nl.affine_range", "nl.sequential_range", "nl.static_range")
+_PROGRAMS = ("nl.program_id", "nl.num_programs", "nl.program_ndim", "nisa.get_nc_version")
+KEPT = (*RANGES, *_PROGRAMS, "nl.ds", "nl.par_dim")
+"""Calls without a tile, which are not rewritten as instructions."""
 
 
 class Calls:
@@ -52,7 +56,7 @@ class Calls:
             return ""
         root = self._aliases.get(node.id, node.id)
         name = ".".join([root, *reversed(parts)])
-        return name.replace("nki.isa.", "nisa.").replace("nki.language.", "nl.")
+        return name.replace("nki.isa.", "nisa.").replace("nisa.constants.", "nisa.").replace("nki.language.", "nl.")
 
     def called(self, node: ast.expr) -> str:
         return self.name(node.func) if isinstance(node, ast.Call) else ""

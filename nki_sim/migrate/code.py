@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from nki_sim.beta1.facts import Sum
+from nki_sim.beta1.instrument import blocks_of
 from nki_sim.migrate.operands import Operand
 
 
@@ -18,10 +19,9 @@ def functions_of(body: list[ast.stmt], methods: bool = False) -> list[ast.Functi
     for node in body:
         if isinstance(node, ast.FunctionDef):
             found.append(node)
-        elif isinstance(node, (ast.If, ast.Try)):
-            found += functions_of([*node.body, *node.orelse], methods)
-        elif methods and isinstance(node, ast.ClassDef):
-            found += functions_of(node.body, methods)
+        elif methods or not isinstance(node, ast.ClassDef):
+            for block in blocks_of(node):
+                found += functions_of(block, methods)
     return found
 
 
@@ -88,12 +88,23 @@ class Lines:
         if condition is None:
             yield
             return
+        with self._under(f"if {condition}:"):
+            yield
+
+    @contextmanager
+    def loops(self, sizes: Mapping[str, str]) -> Any:
+        """What is added meanwhile stands in loops of these names and counts."""
+        with ExitStack() as stack:
+            for name, size in sizes.items():
+                stack.enter_context(self._under(f"for {name} in range({size}):"))
+            yield
+
+    @contextmanager
+    def _under(self, header: str) -> Any:
         outer, self.lines = self.lines, []
         yield
         inner, self.lines = self.lines, outer
-        self.add(f"if {condition}:")
-        for line in inner:
-            self.add(f"    {line}")
+        self.lines += [header, *(f"    {line}" for line in inner)]
 
 
 def dtype_text(dtype: str) -> str:

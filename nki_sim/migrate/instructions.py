@@ -330,18 +330,17 @@ def _tensor_scalar(low: Lowering, given: Given, fact: TileFact, target: Operand 
     clip, guard = low.mask(given.get("mask"))
     data = _tiles(low, given["data"], clip)
     rest: dict[str, str] = {}
-    for name in ("op0", "operand0", "reverse0", "op1", "operand1", "reverse1"):
-        node = given.get(name)
-        if node is None or (name.startswith("reverse") and not constant(node)):
-            continue
-        if name.startswith("op") and not name.startswith("operand"):
-            rest[name] = low.op(node)
-        elif name.startswith("operand"):
-            value = low.operand(node)
-            beside = value.is_tile and value.is_column()
-            rest[name] = clipped(low.as_float32(value), _rows(clip)).text if beside else clipped(value, clip).text
-        else:
-            rest[name] = "True"
+    for step in [k for k in "01" if f"op{k}" in given]:
+        op, value = low.op(given[f"op{step}"]), low.operand(given[f"operand{step}"])
+        part = _rows(clip) if value.is_column() else clip
+        value = low.as_float32(value) if value.is_column() else value
+        reverse = constant(given.get(f"reverse{step}"), False)
+        if op == "nl.divide":
+            if reverse:
+                raise NeedsPerson("divide", "no engine divides by a tile: nisa.reciprocal of it, and multiply")
+            op, value = "nl.multiply", low.inverse(value, part)
+        rest |= {f"op{step}": op, f"operand{step}": clipped(value, part).text}
+        rest |= {f"reverse{step}": "True"} if reverse else {}
     wide = "operand1" in given and "operand0" in given and _is_wide(low, given["operand1"])
     function = "nisa.scalar_tensor_tensor" if wide else "nisa.tensor_scalar"
     engine = _engine(low, given)

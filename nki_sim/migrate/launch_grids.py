@@ -166,15 +166,18 @@ def into_helpers(text: str, watched: Watched) -> str:
     tree = ast.parse(text)
     names = Calls(tree)
     rank = max((len(launch) for launch in watched.grids.values()), default=0)
+    handed = [*(f"program_{k}" for k in range(rank)), "grid"]
     asking = {
         node.name: node
         for node in functions_of(tree.body)
-        if not watched.grids.get(node.name) and any(_place_in_grid(names, inner, rank) for inner in ast.walk(node))
+        if not watched.grids.get(node.name)
+        and any(
+            _place_in_grid(names, n, rank) or isinstance(n, ast.Name) and n.id in handed[:-1] for n in ast.walk(node)
+        )
     }
     if not rank or not asking:
         return text
     source = Source(text)
-    handed = [*(f"program_{k}" for k in range(rank)), "grid"]
     for function in asking.values():
         for node in ast.walk(function):
             if isinstance(node, ast.Call) and _place_in_grid(names, node, rank):

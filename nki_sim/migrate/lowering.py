@@ -19,13 +19,24 @@ from nki_sim.migrate.calls import Calls, arguments
 from nki_sim.migrate.code import Lines
 from nki_sim.migrate.edits import Source
 from nki_sim.migrate.layouts import Layout
-from nki_sim.migrate.operands import NO_CLIP, UNKNOWN, Clip, NeedsPerson, Operand, clipped, subscript
+from nki_sim.migrate.operands import (
+    NO_CLIP,
+    UNKNOWN,
+    Clip,
+    NeedsPerson,
+    Operand,
+    clipped,
+    outer_axes,
+    piece,
+    subscript,
+)
 
 _OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
 _REDUCE = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "multiply"}
 _NUMPY_OPS = {"max": "maximum", "min": "minimum", "sum": "add", "prod": "multiply", "amax": "maximum"}
 _ON_SCALAR = set(language.UNARY) - {"reciprocal", "abs", "negative", "floor", "ceil", "trunc", "sin", "cos"}
 
+_LOOPS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _COMPUTING = (ast.Subscript, ast.Call, ast.BinOp, ast.UnaryOp)
 """Expressions in which something is done to a tile."""
 
@@ -157,32 +168,62 @@ class Lowering:
 
     # --- operands ----------------------------------------------------------------------------------
 
-    def operand(self, node: ast.expr, clip: Clip = NO_CLIP, loose: bool = False) -> Operand:
+    def operand(self, node: ast.expr, clip: Clip = NO_CLIP, loose: bool = False, is_written: bool = False) -> Operand:
         """An expression as an operand; what computes a tile is computed first."""
         fact = self.fact(node)
         if fact is None:
             number = calls.number(node)
             return Operand(number if number is not None else self.rewritten(node))
-        if isinstance(node, ast.Subscript) and fact.index is not None:
+        listed = isinstance(node, ast.Subscript) and not self.is_tile(node.value)
+        if isinstance(node, ast.Subscript) and fact.index is not None and not listed:
             parent = self.fact(node.value)
             if parent is not None:
-                layout = self.layout(parent) if parent.root or parent.kept is not None else None
+                layout = self._parent_layout(parent)
+                axes = self.in_pieces(node)
+                if axes and is_written:
+                    raise NeedsPerson("index", f"{ast.unparse(node)[:60]} walks more dimensions than an instruction")
+                if axes:
+                    tile = self.out.allocate(self.out.names.new("gathered"), fact.shape, fact.dtype, "sbuf")
+                    self.copy_pieces(node, axes, tile, into_tile=True)
+                    return clipped(tile, clip)
                 name = self.operand(node.value).text if not isinstance(node.value, ast.Name) else node.value.id
                 text = subscript(name, fact, parent, layout, clip, loose)
                 return Operand(text, fact.shape, fact.dtype, self.memory(fact))
-        if isinstance(node, ast.Subscript):  # a mask as the index, which let everything through
+        if isinstance(node, ast.Subscript) and not listed:  # a mask as the index, which let everything through
             return self.operand(node.value, clip, loose)
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) or listed:
             layout = self.layout(fact)
             turned = layout is not None and layout.order != tuple(range(len(fact.shape)))
             if turned and (fact.root or fact.kept is not None):
-                raise NeedsPerson("blocks", f"{node.id} is used whole, and its blocks lie in front of its partitions")
-            return clipped(Operand(node.id, fact.shape, fact.dtype, self.memory(fact), whole=True), clip)
+                used = ast.unparse(node)
+                raise NeedsPerson("blocks", f"{used} is used whole, and its blocks lie in front of its partitions")
+            return clipped(Operand(self.rewritten(node), fact.shape, fact.dtype, self.memory(fact), whole=True), clip)
         if isinstance(node, ast.Call) and self.calls.called(node) == "nl.shared_constant":
             return Operand(self._constant(node, fact), fact.shape, fact.dtype, fact.memory)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and self.is_tile(node.func.value):
             return clipped(self._method(node, fact), clip)
         return clipped(self.compute(node, None), clip)
+
+    def in_pieces(self, node: ast.expr) -> list[int]:
+        """Axes of a subscript over which it is copied piece by piece: no access pattern walks all of them."""
+        fact = self.fact(node)
+        parent = self.fact(node.value) if isinstance(node, ast.Subscript) else None
+        return [] if fact is None or parent is None else outer_axes(fact, parent, self._parent_layout(parent))
+
+    def copy_pieces(self, node: ast.Subscript, axes: list[int], tile: Operand, into_tile: bool) -> None:
+        """A loop of copies between a subscript and a tile of as many dimensions."""
+        fact, parent = self.fact(node), self.fact(node.value)
+        assert fact is not None and parent is not None
+        at = {axis: self.out.names.new("piece") for axis in axes}
+        name = self.operand(node.value).text if not isinstance(node.value, ast.Name) else node.value.id
+        part = subscript(name, piece(fact, at), parent, self._parent_layout(parent))
+        whole = f"{tile.text}[{', '.join(at.get(axis, ':') for axis in range(len(fact.shape)))}]"
+        dst, src = (whole, part) if into_tile else (part, whole)
+        with self.out.loops({name: fact.shape[axis].text for axis, name in at.items()}):
+            self.out.call("nisa.tensor_copy", dst=dst, src=src)
+
+    def _parent_layout(self, parent: TileFact) -> Layout | None:
+        return self.layout(parent) if parent.root or parent.kept is not None else None
 
     def _constant(self, node: ast.Call, fact: TileFact) -> str:
         """`nl.shared_constant(array, dtype=...)`: the array itself has to be of that type now."""
@@ -200,16 +241,27 @@ class Lowering:
         inner = [n for n in ast.walk(node) if isinstance(n, _COMPUTING) and n is not node]
         limits = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and self.limit(n)]
         changes = [(*self.source.span(n), self.limit(n)) for n in limits]
+        repeated, later = _within(node, _LOOPS), _within(node, ast.Lambda)
         for each in inner:
             start, end = self.source.span(each)
             if any(a <= start and end <= b for a, b, _ in changes) or not self.is_tile(each):
+                if isinstance(each, ast.Call) and self.unreached(each) and id(each) not in later:
+                    raise NeedsPerson("condition", f"{ast.unparse(each)[:60]} was not run: write it under an if")
                 continue
             fact = self.fact(each)
             if fact is not None and (not isinstance(each, ast.Subscript) or fact.index is not None):
                 changes.append((start, end, self.operand(each).text))
+                if id(each) in repeated and changes[-1][2] != self.source.of(each):
+                    raise NeedsPerson("comprehension", f"{ast.unparse(each)[:60]} in a loop within an expression")
         for start, end, new in sorted(changes, reverse=True):
             text = text[: start - base] + new + text[end - base :]
         return text
+
+    def unreached(self, node: ast.Call) -> bool:
+        """Whether this run did not get to a call of the old API that has to be rewritten."""
+        name = self.calls.called(node)
+        old = name.startswith(("nl.", "nisa.")) and name not in calls.KEPT
+        return old and number_of(node) not in self.watcher.reached
 
     def limit(self, node: ast.Attribute) -> str:
         """`nl.finfo(x.dtype).min` and `nl.fp32.min`, which are gone, as the number they were; else nothing."""
@@ -399,19 +451,21 @@ class Lowering:
 
     def _divide(self, one: Operand, two: Operand, dst: Operand, fact: TileFact, clip: Clip) -> None:
         """No engine divides: multiply by the reciprocal."""
-        if not two.is_tile:
-            return self._with_number("multiply", one, f"1.0 / ({two.text})", False, dst, clip)
-        if not one.is_tile:
-            inverse = dst
-        else:
-            inverse = self.out.allocate(self.out.names.new("inverse"), two.shape, "float32", "sbuf")
-        rows = clip if inverse is dst else {k: v for k, v in clip.items() if k < 1 or not two.is_column()}
-        self.out.call("nisa.reciprocal", dst=clipped(inverse, rows).text, data=clipped(two, rows).text)
         if one.is_tile:
-            return self.combine("multiply", one, inverse, dst, fact, clip)
+            rows = {k: v for k, v in clip.items() if k < 1 or not two.is_column()}
+            return self.combine("multiply", one, self.inverse(two, rows), dst, fact, clip)
+        self.out.call("nisa.reciprocal", dst=clipped(dst, clip).text, data=clipped(two, clip).text)
         if one.text not in ("1", "1.0"):
             self._with_number("multiply", dst, one.text, False, dst, clip)
         return None
+
+    def inverse(self, of: Operand, clip: Clip) -> Operand:
+        """1 divided by a number, or by the part of a tile that a mask lets through."""
+        if not of.is_tile:
+            return Operand(f"1.0 / ({of.text})")
+        made = self.out.allocate(self.out.names.new("inverse"), of.shape, "float32", "sbuf")
+        self.out.call("nisa.reciprocal", dst=clipped(made, clip).text, data=clipped(of, clip).text)
+        return made
 
     def scaled(
         self, data: Operand, op: str, number: str, fact: TileFact, target: Operand | None, clip: Clip
@@ -419,6 +473,11 @@ class Lowering:
         dst = self.new(fact, target, "sbuf", "scaled")
         self._with_number(op, data, number, False, dst, clip)
         return self.finished(dst, target, clip)
+
+
+def _within(node: ast.expr, kinds: Any) -> set[int]:
+    """The nodes inside expressions of some kinds, by `id`."""
+    return {id(inner) for outer in ast.walk(node) if isinstance(outer, kinds) for inner in ast.walk(outer)}
 
 
 def _walk(fact: TileFact) -> list[Any]:

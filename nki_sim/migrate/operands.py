@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
 from nki_sim.beta1.facts import IndexFact, Sum, TileFact
-from nki_sim.beta1.symbols import written
+from nki_sim.beta1.symbols import Atom, Symbolic, written
+from nki_sim.machine import ISA
 from nki_sim.migrate.layouts import Layout
+from nki_sim.patterns import merged
 
 Clip = Mapping[int, str]
 """How many elements of an axis a mask lets through, as text; axes that are not cut are not in it."""
@@ -72,7 +74,7 @@ def clipped(operand: Operand, clip: Clip) -> Operand:
 
 
 def subscript(
-    name: str, fact: TileFact, parent: TileFact, layout: Layout | None, clip: Clip, loose: bool = False
+    name: str, fact: TileFact, parent: TileFact, layout: Layout | None, clip: Clip = NO_CLIP, loose: bool = False
 ) -> str:
     """`name[...]` of the new kernel for what `fact` says of the old subscript. `loose`: only the elements' order
     counts, not the shape."""
@@ -101,7 +103,53 @@ def subscript(
         merged = [_merged(dim, axes, fact) for dim, axes in zip(dims, walked)]
         if flat == sorted(flat) and all(part is not None for part in merged):
             return f"{name}[{', '.join(part for part in merged if part is not None)}]"
+    if not parent.root and all(len(axes) == 1 for axes in walked) and len(needed) == len(fact.shape) == len(dims):
+        parts = [_slice(dim, axes, fact, clip, True) for dim, axes in zip(dims, walked)]
+        return f"{name}[{', '.join(parts)}].permute({tuple(flat.index(k) for k in needed)})"
     return _pattern(name, fact, parent, order, clip)
+
+
+def outer_axes(fact: TileFact, parent: TileFact, layout: Layout | None) -> list[int]:
+    """Axes of a subscript on chip that have to be looped over: more than an access pattern has."""
+    if fact.memory == "hbm" or not parent.root or fact.index is None or fact.kept is not None:
+        return []
+    order = layout.order if layout is not None else tuple(range(len(parent.shape)))
+    if any(fact.index[k].size is UNKNOWN for k in order):
+        return []
+    walks = _walks(fact, order, _strides(parent, order))
+    free = [(int(walks[axis]), size.value) for axis, size in enumerate(fact.shape) if axis and size.value != 1]
+    axes = [axis for axis, size in enumerate(fact.shape) if axis and size.value != 1]
+    most = ISA.access_pattern_free_dims
+    return next(axes[:count] for count in range(len(free) + 1) if len(merged(free[count:])) <= most)
+
+
+def piece(fact: TileFact, at: Mapping[int, str]) -> TileFact:
+    """One index of some axes of a subscript, each by the name of its loop."""
+    assert fact.index is not None
+    index = []
+    for dim in fact.index:
+        moved = [dim.steps[axis].symbol() * Symbolic.named(Atom(name, "", True)) for axis, name in at.items()]
+        index.append(replace(dim, base=Sum.of(sum(moved, dim.base.symbol()))))
+    shape = tuple(Sum.of(1) if axis in at else size for axis, size in enumerate(fact.shape))
+    return replace(fact, shape=shape, index=tuple(index))
+
+
+def _strides(parent: TileFact, order: Sequence[int]) -> dict[int, int]:
+    """Elements from one index of each dimension to the next."""
+    stride, step = {}, 1
+    for k in reversed(order):
+        stride[k] = step
+        step = step * parent.shape[k].symbol()
+    return stride
+
+
+def _walks(fact: TileFact, order: Sequence[int], stride: Mapping[int, int]) -> list[int]:
+    """Elements from one position of each axis to the next."""
+    index = fact.index or ()
+    return [
+        sum((index[k].steps[axis].symbol() * stride[k] for k in order if index[k].factors[axis]), 0)
+        for axis in range(len(fact.shape))
+    ]
 
 
 def _axes(dim: IndexFact, fact: TileFact) -> list[int]:
@@ -161,23 +209,17 @@ def _pattern(name: str, fact: TileFact, parent: TileFact, order: Sequence[int], 
         raise NeedsPerson("index", f"{name} is a view, and is indexed with a pattern that slices cannot express")
     if any(fact.index[k].size is UNKNOWN for k in order):
         raise NeedsPerson("irregular", f"{name} has several sizes, and is indexed with a pattern")
-    sizes = [parent.shape[k].symbol() for k in order]
-    steps, step = [0] * len(order), 1
-    for at in reversed(range(len(order))):
-        steps[at] = step
-        step = step * sizes[at]
-    stride = dict(zip(order, steps))
+    stride = _strides(parent, order)
     pairs: list[str] = []
-    for axis, size in enumerate(fact.shape):
-        if size.value == 1 and axis:
+    for axis, (size, walk) in enumerate(zip(fact.shape, _walks(fact, order, stride))):
+        if size.value == 1 and axis and len(fact.shape) > ISA.access_pattern_free_dims + 1:
             continue
-        walk = sum((fact.index[k].steps[axis].symbol() * stride[k] for k in order if fact.index[k].factors[axis]), 0)
         if fact.memory != "hbm" and not pairs:
             inside = fact.index[order[0]].factors[axis]
             others = any(fact.index[k].factors[axis] for k in order[1:])
             if others and size.value != 1:
                 raise NeedsPerson("index", f"the first axis of {name}[...] does not walk partitions only")
-            walk = walk if inside else steps[0]
+            walk = walk if inside else stride[order[0]]
         pairs.append(f"[{written(walk)}, {clip.get(axis, size.text)}]")
     first = fact.index[order[0]].factors
     if fact.memory != "hbm" and any(first[axis] for axis in range(1, len(first)) if fact.shape[axis].value != 1):

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from nki_sim.beta1.facts import GridFact, Sum, TileFact
-from nki_sim.beta1.instrument import number_of
+from nki_sim.beta1.instrument import blocks_of, number_of
 from nki_sim.migrate import calls
-from nki_sim.migrate.calls import ALLOCATIONS, RANGES, arguments
+from nki_sim.migrate.calls import ALLOCATIONS, KEPT, RANGES, arguments
 from nki_sim.migrate.code import Lines, Names, dtype_text
 from nki_sim.migrate.instructions import memset
 from nki_sim.migrate.layouts import layout_of
@@ -95,22 +95,23 @@ class Statements:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
             return node.value.id in self.tiles
         name = self.low.calls.called(node) if isinstance(node, ast.Call) else ""
-        return name.startswith(("nl.", "nisa.")) and name not in (*RANGES, "nl.ds")
+        return name.startswith(("nl.", "nisa.")) and name not in KEPT
 
     def statement(self, node: ast.stmt, counts: dict[str, str]) -> None:
         if isinstance(node, ast.For):
             self._loop(node, counts)
-        elif isinstance(node, (ast.If, ast.While, ast.With)):
+        elif isinstance(node, ast.If) and self.low.source.has_elif(node):
             self._header(node)
             self.block(node.body, counts)
-            if isinstance(node, ast.If) and self.low.source.has_elif(node):
-                self.statement(node.orelse[0], counts)  # no block of its own to assert in
-            elif not isinstance(node, ast.With):
-                self.block(node.orelse, counts)
+            self.statement(node.orelse[0], counts)  # no block of its own to assert in
         elif isinstance(node, ast.FunctionDef):
             outer, self.low.scope = self.low.scope, f"{self.low.scope}.{node.name}"
             self.block(node.body, counts)
             self.low.scope = outer
+        elif not isinstance(node, ast.ClassDef) and (blocks := blocks_of(node)):
+            self._header(node)
+            for block in blocks:
+                self.block(block, counts)
         else:
             self._simple(node, counts)
 
@@ -119,11 +120,12 @@ class Statements:
             bounds = ", ".join(self.low.source.of(bound) for bound in node.iter.args)
             self.low.source.replace(node.iter, f"range({bounds})")
             self._done(node, "ranges", "a range of Python")
-        self.block(node.body, counts)
+        for block in blocks_of(node):
+            self.block(block, counts)
         if self.moved[number_of(node)]:
             self.low.source.insert_above(node.body[0], self.moved[number_of(node)])
 
-    def _header(self, node: ast.If | ast.While | ast.With) -> None:
+    def _header(self, node: ast.stmt) -> None:
         test = node.test if isinstance(node, (ast.If, ast.While)) else None
         if test is not None and self.low.is_tile(test):
             self._left(node, NeedsPerson("condition", "a condition on what a tile holds"))
@@ -161,28 +163,31 @@ class Statements:
         """The rule that was applied, with the new statements in `out`; None for a statement that stays."""
         if isinstance(node, ast.AnnAssign) and node.value is not None:
             return self._assign(node, node.target, node.value, out)
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            return self._assign(node, node.targets[0], node.value, out)
+        if isinstance(node, ast.Assign):
+            rule = self._assign(node, node.targets[0], node.value, out)
+            if rule is not None and not self._is_index(node.value):
+                first, *others = map(self.low.source.of, node.targets)
+                out.lines += [f"{name} = {first}" for name in others]
+            return rule
         if isinstance(node, ast.AugAssign):
             return self._augment(node, out)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             return self._expression(node.value, out)
         if isinstance(node, ast.Return) and node.value is not None:
-            arithmetic = isinstance(node.value, (ast.BinOp, ast.UnaryOp)) and self.low.is_tile(node.value)
-            text = self.low.operand(node.value).text if arithmetic else self.low.rewritten(node.value)
-            if out.lines:
+            value = node.value
+            stays = isinstance(value, ast.Name) or self._is_own_call(value) and not self._is_view(value)
+            made = self.low.is_tile(value) and not stays
+            text = self.low.operand(value).text if made else self.low.rewritten(value)
+            if out.lines or text != self.low.source.of(node.value):
                 out.add(f"return {text}")
                 return "return"
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            return None
+        elif any(self._is_old(n) for n in ast.walk(node)):
+            raise NeedsPerson("statement", f"{ast.unparse(node)[:60]}: a call of the old API inside it")
         return None
 
     def _assign(self, node: ast.stmt, target: ast.expr, value: ast.expr, out: Lines) -> str | None:
         if isinstance(target, ast.Subscript):
-            if not self.low.is_tile(target):
-                self._unseen(value)
-                return None
-            return self._into(target, value, out)
+            return self._into(target, value, out) if self.low.is_tile(target) else self._other(node, value, out)
         if self._is_index(value):
             self._integers(target, out)
             return "index grids"
@@ -234,11 +239,23 @@ class Statements:
     def _into(self, target: ast.Subscript, value: ast.expr, out: Lines) -> str | None:
         if isinstance(value, ast.Call) and self.low.calls.called(value) == "nl.loop_reduce":
             return self._loop_reduce(target, value, out)
+        axes = self.low.in_pieces(target)
+        if axes:
+            fact = self.low.fact(target)
+            assert fact is not None
+            if self._mask_of(value) is not None:
+                raise NeedsPerson("mask", f"{ast.unparse(target)[:60]} is written in pieces, under a mask")
+            made = out.allocate(self.names.new("made"), fact.shape, fact.dtype, "sbuf")
+            self.low.compute(value, made) if self.low.is_tile(value) else memset(self.low, made, value)
+            self.low.copy_pieces(target, axes, made, into_tile=False)
+            return "functional forms"
         if not self.low.is_tile(value):
             dst = self.low.operand(target)
-            if dst.memory == "hbm":
-                raise NeedsPerson("fill", "a number assigned into HBM")
-            memset(self.low, dst, value)
+            filled = (
+                out.allocate(self.names.new("filled"), dst.shape, dst.dtype, "sbuf") if dst.memory == "hbm" else dst
+            )
+            memset(self.low, filled, value)
+            self.low.finished(filled, dst)
             return "fills"
         fact = self.low.fact(target)
         assert fact is not None
@@ -268,7 +285,7 @@ class Statements:
         clip, guard = self.low.mask(given.get("mask"))
         if clip:
             raise NeedsPerson("mask", "nl.loop_reduce under a mask that cuts it")
-        dst, data = self.low.operand(target), self.low.operand(given["x"])
+        dst, data = self.low.operand(target, is_written=True), self.low.operand(given["x"])
         if dst.memory == data.memory == "psum":
             data = self.low.in_sbuf(data)
         if guard is None and "hbm" in (dst.memory, data.memory):  # tiles that did not fit
@@ -294,9 +311,11 @@ class Statements:
 
     def _augment(self, node: ast.AugAssign, out: Lines) -> str | None:
         if not self.low.is_tile(node.target):
+            if self.low.is_tile(node.value):
+                raise NeedsPerson("operator", f"{ast.unparse(node)[:60]}: what it is added to has no name")
             self._unseen(node.value)
             return None
-        dst = self.low.operand(node.target)
+        dst = self.low.operand(node.target, is_written=True)
         product = self.low.calls.called(node.value) in _PRODUCTS
         if product and isinstance(node.op, ast.Add) and dst.memory == "psum":
             self.low.compute(node.value, dst)  # matrix products add up in PSUM by themselves
@@ -320,7 +339,7 @@ class Statements:
         if name == "nisa.dma_copy":
             given = arguments(name, call)
             clip, guard = self.low.mask(given.get("mask"))
-            dst, src = self.low.operand(given["dst"], clip), self.low.operand(given["src"], clip)
+            dst, src = self.low.operand(given["dst"], clip, is_written=True), self.low.operand(given["src"], clip)
             with out.only_if(guard):
                 out.call("nisa.dma_copy", dst=dst.text, src=src.text)
             return "functional forms"
@@ -440,7 +459,7 @@ class Statements:
 
     def _other(self, node: ast.stmt, value: ast.expr, out: Lines) -> str | None:
         if isinstance(node, ast.Assign):
-            text = self.low.rewritten(value)
+            text = self.low.operand(value).text if self.low.is_tile(value) else self.low.rewritten(value)
             if text != self.low.source.of(value):
                 out.add(f"{self.low.source.of(node.targets[0])} = {text}")
                 return "calls"
@@ -449,12 +468,8 @@ class Statements:
 
     def _unseen(self, node: ast.expr) -> None:
         """Nothing to do, or a note where this run did not get to code of the old API."""
-        for each in ast.walk(node):
-            if isinstance(each, ast.Call) and number_of(each) not in self.low.watcher.reached:
-                name = self.low.calls.called(each)
-                if name.startswith(("nl.", "nisa.")) and name not in (*RANGES, "nl.par_dim", "nl.ds"):
-                    raise NeedsPerson("unreached", "not run with these arguments, so not rewritten")
-        return None
+        if any(isinstance(each, ast.Call) and self.low.unreached(each) for each in ast.walk(node)):
+            raise NeedsPerson("unreached", "not run with these arguments, so not rewritten")
 
 
 def _expressions(statement: ast.stmt) -> Iterator[ast.expr]:

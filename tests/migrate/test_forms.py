@@ -161,6 +161,93 @@ def test_a_comparison_of_index_grids_chooses(value: str, reference: Callable[...
     assert np.array_equal(computed(new, x), reference(x, np.arange(16)[:, None], np.arange(32)))
 
 
+@pytest.mark.parametrize(
+    ("value", "reference"),
+    [
+        ("nl.divide(t, e)", lambda x, e: x / e),
+        ("nisa.tensor_tensor(t, e, op=nl.divide)", lambda x, e: x / e),
+        ("nisa.tensor_scalar(t, op0=np.divide, operand0=nl.sum(e, axis=1))", lambda x, e: x / e.sum(1, keepdims=True)),
+        ("nisa.tensor_scalar(t, np.add, 1.0, op1=np.divide, operand1=4.0)", lambda x, e: (x + 1) / 4),
+        ("nisa.scalar_tensor_tensor(t, np.multiply, 2.0, np.divide, e)", lambda x, e: 2 * x / e),
+    ],
+)
+def test_divisions_multiply_by_the_reciprocal(value: str, reference: Callable[..., np.ndarray]) -> None:
+    x = normal(16, 32)
+    new = migrated(OUT + f"t = nl.load(x)\ne = nl.exp(t)\nnl.store(out, {value})\nreturn out\n", x)
+    assert np.allclose(computed(new, x), reference(x, np.exp(x)), atol=1e-5)
+
+
+def test_an_index_of_more_dimensions_than_an_instruction_walks_is_copied_in_pieces() -> None:
+    x = normal(16, 4, 4, 4)
+    new = migrated(
+        """
+        out = nl.ndarray((16, 8, 8, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+        t = nl.load(x)
+        u = nl.zeros((16, 8, 8, 8), dtype=x.dtype)
+        p, a, b, c, i, j, k = nl.mgrid[0:16, 0:2, 0:2, 0:2, 0:3, 0:3, 0:3]
+        u[p, 2 * i + 1 + a, 2 * j + 1 + b, 2 * k + 1 + c] = t[p, i + a, j + b, k + c] + t[p, i + 1 - a, j + b, k + c]
+        nl.store(out, value=u)
+        return out
+        """,
+        x,
+    )
+    wanted = np.zeros((16, 8, 8, 8), np.float32)
+    for a, b, c, i, j, k in np.ndindex(2, 2, 2, 3, 3, 3):
+        both = x[:, i + a, j + b, k + c] + x[:, i + 1 - a, j + b, k + c]
+        wanted[:, 2 * i + 1 + a, 2 * j + 1 + b, 2 * k + 1 + c] = both
+    assert np.array_equal(computed(new, x), wanted)
+
+
+def test_axes_of_a_view_in_another_order() -> None:
+    x = normal(2, 16, 9, 4)
+    new = migrated(
+        """
+        out = nl.ndarray((16, 4, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+        best = nl.ndarray((16, 1, 3), dtype=x.dtype, buffer=nl.shared_hbm)
+        p, a, b = nl.mgrid[0:16, 0:4, 0:8]
+        q, one, k, f = nl.mgrid[0:16, 0:1, 0:2, 0:3]
+        for i in range(2):
+            t = nl.load(x[i])
+            part = t[:, 1:9, :]
+            nl.store(out, value=nl.load(x[i][p, b, a]) + part[p, b, a])
+        nl.store(best, value=nl.max(t[q, one + 2 * k, f + k], axis=[2]))
+        return out, best
+        """,
+        x,
+    )
+    out, best = computed(new, x)
+    assert np.array_equal(out, (x[1, :, :8] + x[1, :, 1:]).swapaxes(1, 2))
+    assert np.array_equal(best[:, 0], np.maximum(x[1, :, 0, :3], x[1, :, 2, 1:]))
+
+
+def test_instruction_constants_under_their_modules_name() -> None:
+    x = normal(16, 16)
+    new = migrated(
+        """
+        from neuronxcc.nki.isa.constants import dge_mode, engine
+        mode = dge_mode.none
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        t = nisa.tensor_copy(nl.load(x), engine=engine.gpsimd)
+        nisa.dma_copy(dst=out, src=nisa.nc_transpose(t, engine=nki.isa.constants.engine.vector), dge_mode=mode)
+        return out
+        """,
+        x,
+    )
+    assert "engine=nisa.engine.vector" in new and np.array_equal(computed(new, x), x.T)
+
+
+def test_numbers_and_slices_are_stored_in_hbm() -> None:
+    x = normal(64, 32)
+    new = migrated(
+        OUT + "t = nl.load(x)\nout[0:32] = 2.0\nout[32:64, 0:16] = t[32:64, 0:16]\n"
+        "out[32:64, 16:32] = nl.add(t[32:64, 16:32], 1.0)\nreturn out\n",
+        x,
+    )
+    wanted = x.copy()
+    wanted[:32], wanted[32:, 16:] = 2, x[32:, 16:] + 1
+    assert np.array_equal(computed(new, x), wanted)
+
+
 def test_limits_of_types_are_numbers() -> None:
     new = migrated(
         OUT + "t = nl.load(x)\nlow = nl.full((16, 32), nl.finfo(x.dtype).min, dtype=nl.float32)\n"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nki_sim.migrate.beta1_to_current import migrate_beta1
-from tests.migrate.kernels import attempt, beta1, migrated, normal
+from tests.migrate.kernels import attempt, beta1, computed, migrated, normal
 
 OUT = "out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)\n"
 
@@ -369,6 +369,13 @@ def test_a_tile_too_large_for_sbuf_is_kept_in_hbm_and_that_is_said() -> None:
     [
         ("mask", "nl.store(out[p, f], value=nl.load(x[p, f], mask=(p >= 4)), mask=(p >= 4))\nreturn out"),
         ("function", "nl.store(out, value=nl.floor(nl.load(x)))\nreturn out"),
+        (
+            "comprehension",
+            "t = [nl.load(x[0:16, i : i + 16]) for i in range(1)]\nnl.store(out, value=t[0])\nreturn out",
+        ),
+        ("condition", "t = nl.load(x)\nt = t if len(t.shape) else nl.exp(t[p, f])\nnl.store(out, value=t)\nreturn out"),
+        ("statement", "t = nl.load(x)\nlen(t.shape) and nl.store(out, value=t[p, f])\nreturn out"),
+        ("operator", "t = [nl.load(x)]\nt[0] += nl.load(x)\nnl.store(out, value=t[0])\nreturn out"),
         ("front end", "nl.store(out, value=nisa.bn_stats(nl.load(x)))\nreturn out"),
         ("front end", "t = nl.load(x)\nnl.store(out, value=nl.load(x[t, f]))\nreturn out"),
     ],
@@ -379,6 +386,25 @@ def test_what_has_no_rewrite_is_marked_and_listed(rule: str, body: str) -> None:
     assert rule in [finding.rule for finding in migration.left] and migration.exit_code() == 1
     assert rule == "front end" or f"# migrate [{rule}]" in migration.source
     assert not migration.proven
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "for i in range(2):\n    b = nl.load(x[p, f])\nelse:\n    b = nl.exp(nl.load(x[p, f]))",
+        "try:\n    b = nl.exp(nl.load(x[p, f]))\nfinally:\n    a = nl.load(x[p, f])",
+        "match x.shape:\n    case (16, 16):\n        b = nl.exp(nl.load(x[p, f]))",
+        "c = b = nl.exp(nl.load(x[p, f]))\na = c - b + a",
+        "tiles = [a]\ntiles.append(nl.exp(nl.load(x[p, f])))\nb = tiles[1]",
+        "tiles = {}\ntiles['b'] = nl.exp(nl.load(x[p, f]))\nb = tiles['b']",
+        "def exp(t):\n    return nl.exp(t[p, f])\nb = exp(a)",
+    ],
+)
+def test_tiles_in_every_statement(statements: str) -> None:
+    head = OUT + "p, f = nl.arange(16)[:, None], nl.arange(16)[None, :]\na = nl.load(x[p, f])\n"
+    x = normal(16, 16)
+    new = migrated(f"{head}{statements}\nnl.store(out, value=a + b)\nreturn out\n", x)
+    assert "nl.load" not in new and np.allclose(computed(new, x), x + np.exp(x), atol=1e-5)
 
 
 def test_code_that_the_run_did_not_reach_is_left_and_noted() -> None:
