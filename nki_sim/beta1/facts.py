@@ -21,6 +21,7 @@ class Sum:
 
     @staticmethod
     def of(value: int) -> Sum:
+        value = value.current() if isinstance(value, Symbolic) else value
         terms = tuple(value.terms.items()) if isinstance(value, Symbolic) else ()
         return Sum(int(value), written(value), terms)
 

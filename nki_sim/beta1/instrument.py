@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import copy
 import importlib.util
-from collections import Counter
 from typing import Any
 
 SEE, STORE, AUGMENT, AUGMENT_AT, LOOP, NAME = (
@@ -41,31 +40,14 @@ def blocks_of(node: ast.AST) -> list[list[ast.stmt]]:
 
 def instrumented(tree: ast.Module) -> ast.Module:
     """A copy of a numbered module that reports to the functions named above."""
-    module = _Watch("").module(copy.deepcopy(tree))
+    module = _Watch("", shared_names(tree.body)).module(copy.deepcopy(tree))
     return ast.fix_missing_locations(module)
 
 
-def bound_once(body: list[ast.stmt], parameters: list[str]) -> set[str]:
-    """Names that a scope binds in exactly one place."""
-    counts = Counter(parameters)
-
-    def walk(node: ast.AST) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
-                counts[child.name] += 2
-                counts.update(
-                    {n: 2 for inner in ast.walk(child) if isinstance(inner, ast.Nonlocal) for n in inner.names}
-                )
-                continue
-            if isinstance(child, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-                continue
-            if isinstance(child, ast.Name) and isinstance(child.ctx, (ast.Store, ast.Del)):
-                counts[child.id] += 1
-            walk(child)
-
-    for statement in body:
-        walk(ast.Module([statement], []))
-    return {name for name, times in counts.items() if times == 1}
+def shared_names(body: list[ast.stmt]) -> set[str]:
+    """Names of a scope that an inner function binds too, or that it binds in an outer scope."""
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    return {name for node in nodes if isinstance(node, (ast.Nonlocal, ast.Global)) for name in node.names}
 
 
 def definitions(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -160,20 +142,19 @@ def parameter_names(function: ast.FunctionDef) -> list[str]:
 
 
 class _Watch(ast.NodeTransformer):
-    def __init__(self, function: str, once: set[str] | None = None) -> None:
+    def __init__(self, function: str, shared: set[str]) -> None:
         self._function = function
-        self._once = once or set()
+        self._shared = shared
 
     def module(self, tree: ast.Module) -> ast.Module:
-        self._once = bound_once(tree.body, [])
         tree.body = self._block(definitions(tree.body))
         return tree
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         inner = f"{self._function}.{node.name}" if self._function else node.name
         names = parameter_names(node)
-        watch = _Watch(inner, bound_once(node.body, names))
-        start = [watch._name(name) for name in names if name in watch._once]
+        watch = _Watch(inner, shared_names(node.body))
+        start = [watch._name(name) for name in names if name not in watch._shared]
         first = 1 if ast.get_docstring(node) is not None else 0
         node.body = [*node.body[:first], *start, *watch._block(node.body[first:])]
         node.returns = None
@@ -217,7 +198,10 @@ class _Watch(ast.NodeTransformer):
         node.iter = _call(
             LOOP, ast.Constant(number_of(node)), ast.Constant(name), ast.Constant(self._function), iterable
         )
-        return self._compound(node)
+        names = [] if name else self._names([node.target])
+        self._compound(node)
+        node.body = [*names, *node.body]
+        return node
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         node.value = self.visit(node.value)
@@ -266,11 +250,12 @@ class _Watch(ast.NodeTransformer):
             node.value = value
             return node
         here = ast.Name(node.target.id, ast.Load())
-        return ast.Assign([node.target], _call(AUGMENT, ast.Constant(number_of(node.target)), here, sign, value))
+        total = _call(AUGMENT, ast.Constant(number_of(node.target)), here, sign, value)
+        return [ast.Assign([node.target], total), *self._names([node.target])]
 
     def _names(self, targets: list[ast.expr]) -> list[ast.stmt]:
         names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-        return [self._name(name) for name in names if name in self._once]
+        return [self._name(name) for name in names if name not in self._shared]
 
     def _name(self, name: str) -> ast.stmt:
         value = _call(NAME, ast.Constant(name), ast.Constant(self._function), ast.Name(name, ast.Load()))

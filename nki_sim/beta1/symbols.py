@@ -7,23 +7,37 @@ migrated kernel is written from.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 
+@dataclass
+class Binding:
+    """What a name of the kernel's source holds now: an integer, or None for anything else."""
+
+    value: int | None = None
+
+
 @dataclass(frozen=True)
 class Atom:
-    """A name of the kernel's source whose value is one integer for as long as it is in scope."""
+    """A name of the kernel's source, and the integer that it held when it was read."""
 
     name: str
     function: str
     """The function whose name it is; empty for a module's."""
     is_loop: bool
-    value: int = field(default=0, compare=False)
-    """Its value when this atom was made."""
+    value: int = 0
     text: str = ""
     """An expression instead of a name, for what is not linear."""
+    binding: Binding | None = field(default=None, compare=False)
+    parts: tuple[Atom, ...] = field(default=(), compare=False)
+    """The atoms of such an expression."""
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the name holds something else by now."""
+        return self.binding is not None and self.binding.value != self.value or any(a.is_stale for a in self.parts)
 
 
 class Symbolic(int):
@@ -102,26 +116,27 @@ class Symbolic(int):
                         one.is_loop or two.is_loop,
                         one.value * two.value,
                         f"{first.text or first.name} * {second.text or second.name}",
+                        parts=(one, two),
                     )
                 assert atom is not None
                 total = total + Symbolic.named(atom) * (few * many)
         return total
 
-    def _opaque(self, sign: str, other: Any, value: int) -> Any:
+    def current(self) -> int:
+        """The same with names that hold something else by now as numbers."""
+        stale = sum(atom.value * factor for atom, factor in self.terms.items() if atom.is_stale)
+        kept = {atom: factor for atom, factor in self.terms.items() if not atom.is_stale}
+        return Symbolic.of(int(self), kept, self.constant + stale)
+
+    @staticmethod
+    def _opaque(sign: str, one: int, two: int, value: int) -> Any:
         """`(a // b)` as an atom of its own: exact, and readable, but nothing is known of it."""
-        atoms = [*self.terms, *(other.terms if isinstance(other, Symbolic) else ())]
+        atoms = [atom for each in (one, two) if isinstance(each, Symbolic) for atom in each.terms]
         if not atoms:
             return value
-        text = f"({written(self, tight=True)} {sign} {written(other, tight=True)})"
-        return Symbolic.named(Atom(text, atoms[0].function, any(a.is_loop for a in atoms), value, text))
-
-    def __floordiv__(self, other: Any) -> Any:
-        value = int(self) // other if not isinstance(other, int) else int(self) // int(other)
-        return self._opaque("//", other, value) if isinstance(other, int) else value
-
-    def __mod__(self, other: Any) -> Any:
-        value = int(self) % other if not isinstance(other, int) else int(self) % int(other)
-        return self._opaque("%", other, value) if isinstance(other, int) else value
+        text = f"({written(one, tight=True)} {sign} {written(two, tight=True)})"
+        is_loop = any(a.is_loop for a in atoms)
+        return Symbolic.named(Atom(text, atoms[0].function, is_loop, value, text, parts=tuple(atoms)))
 
     def __index__(self) -> int:
         return int(self)
@@ -134,6 +149,26 @@ class Symbolic(int):
 
     def __reduce__(self) -> Any:
         return int, (int(self),)
+
+
+def _operator(sign: str, function: Callable[[int, int], Any], swapped: bool) -> Callable[[Symbolic, Any], Any]:
+    def operate(self: Symbolic, other: Any) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
+        one, two = (other, self) if swapped else (self, other)
+        value = function(int(one), int(two))
+        return Symbolic._opaque(sign, one, two, value) if type(value) is int else value
+
+    return operate
+
+
+for _sign, _name in (
+    *(("//", "floordiv"), ("%", "mod"), ("**", "pow"), ("<<", "lshift"), (">>", "rshift")),
+    *(("&", "and_"), ("|", "or_"), ("^", "xor")),
+):
+    _plain = _name.strip("_")
+    setattr(Symbolic, f"__{_plain}__", _operator(_sign, getattr(operator, _name), False))
+    setattr(Symbolic, f"__r{_plain}__", _operator(_sign, getattr(operator, _name), True))
 
 
 def written(value: int, tight: bool = False) -> str:

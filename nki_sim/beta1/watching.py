@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from nki_sim.beta1.facts import Seen, TileFact, describe
 from nki_sim.beta1.indices import Grid, Mask
 from nki_sim.beta1.language import Reduced
 from nki_sim.beta1.operations import binary
-from nki_sim.beta1.symbols import Atom, Symbolic
+from nki_sim.beta1.symbols import Atom, Binding, Symbolic
 from nki_sim.beta1.tiles import Tile, operate, write
 
 _PYTHON: dict[str, Any] = {
@@ -79,6 +79,7 @@ class Watcher:
         self._serial = 0
         self._last_write: dict[tuple[int, tuple[int, ...]], Stack] = {}
         self._written: set[tuple[int, int]] = set()
+        self._bindings: defaultdict[tuple[str, str], Binding] = defaultdict(Binding)
 
     def names(self) -> dict[str, Any]:
         """What the instrumented source calls."""
@@ -197,17 +198,23 @@ class Watcher:
             self._serial += 1
             self._stack = (*outer, (node, self._serial))
             if name and isinstance(value, int) and not isinstance(value, bool):
-                value = Symbolic.named(Atom(name, function, True, int(value)))
+                value = self._bound(Atom(name, function, True, int(value)))
             yield value
         self._stack = outer
 
     def name(self, name: str, function: str, value: Any) -> Any:
-        if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-            kind = type(value)
-            if kind is int or kind is Symbolic or isinstance(value, np.integer):
-                self.named[(function, name)].add(int(value))
-                return Symbolic.named(Atom(name, function, False, int(value)))
+        kind = type(value)
+        if kind is int or kind is Symbolic or isinstance(value, np.integer):
+            self.named[(function, name)].add(int(value))
+            return self._bound(Atom(name, function, False, int(value)))
+        self._bindings[(function, name)].value = None
         return value
+
+    def _bound(self, atom: Atom) -> int:
+        """The integer that a name holds from now on."""
+        binding = self._bindings[(atom.function, atom.name)]
+        binding.value = atom.value
+        return Symbolic.named(replace(atom, binding=binding))
 
     # --- what is kept -------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -69,7 +70,9 @@ class Statements:
         known = dict(counts)
         run = self._run(body)
         for statement in body[:run]:
+            _forget(known, statement)  # before a loop, too: what it binds is another in each iteration
             self.statement(statement, known)
+            _forget(known, statement)
         if body[run:]:
             first, last = body[run].lineno, body[-1].end_lineno
             said = f"lines {first} to {last} were not run with these arguments: they are kept as comments"
@@ -470,6 +473,13 @@ class Statements:
         """Nothing to do, or a note where this run did not get to code of the old API."""
         if any(isinstance(each, ast.Call) and self.low.unreached(each) for each in ast.walk(node)):
             raise NeedsPerson("unreached", "not run with these arguments, so not rewritten")
+
+
+def _forget(counts: dict[str, str], statement: ast.stmt) -> None:
+    """Take out the names of extents in whose expressions is a name that the statement binds."""
+    bound = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    for expression in [text for text in counts if bound & set(re.findall(r"\w+", text))]:
+        del counts[expression]
 
 
 def _expressions(statement: ast.stmt) -> Iterator[ast.expr]:
