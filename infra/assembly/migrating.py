@@ -26,6 +26,7 @@ from infra.judging.shipment import TREE
 from infra.tasks.reference_reader import TaskInvalid
 from nki_sim.beta1 import running
 from nki_sim.lint import LATEST, check_source
+from nki_sim.lint.kernel_source import top_level
 from nki_sim.migrate import proving
 from nki_sim.migrate.command import Dialect, Unclear, dialect_of, migrate_file, only_kernel
 
@@ -69,7 +70,7 @@ def outdated(source: str) -> Outdated | None:
 def rewrite(kernel: Path, source: str, task: Task) -> Rewritten:
     """Raises TaskInvalid where a person is needed; a minute or more where a kernel of NKI 0.1 has a large shape."""
     try:
-        defined = {node.name for node in parsed(source).body if isinstance(node, ast.FunctionDef)}
+        defined = {node.name for node in top_level(parsed(source).body) if isinstance(node, ast.FunctionDef)}
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise TaskInvalid(f"{kernel} cannot be migrated: {error}") from None
     function = next((name for name in task.around.entry_points if name in defined), None)

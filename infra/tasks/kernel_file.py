@@ -22,6 +22,7 @@ from accelopt_core.languages.nki.language import NKI
 from accelopt_core.task import ENTRY_POINTS, Surroundings
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.user_files import read_bytes, read_text
+from nki_sim.lint.kernel_source import top_level
 
 MOST_FILES = 1000
 MOST_BYTES = 8 << 20
@@ -69,7 +70,7 @@ def surroundings_of(kernel: Path, source: str, function: str | None, language: L
 
 def _chosen(kernel: Path, source: str, tree: ast.Module, wanted: str | None, language: Language) -> str:
     """Empty where the kernel is found by ENTRY_POINTS."""
-    lines = {name: node.lineno for node in tree.body for name in _bound(node)}
+    lines = {name: node.lineno for node in top_level(tree.body) for name in _bound(node)}
     default = next((name for name in ENTRY_POINTS if name in lines), "")
     own = next((name for name in language.entry_points if name in lines), "")
     if wanted is None and own and own != default:
@@ -83,7 +84,7 @@ def _chosen(kernel: Path, source: str, tree: ast.Module, wanted: str | None, lan
     if default:
         return ""
     if not marked:
-        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        functions = [node for node in top_level(tree.body) if isinstance(node, ast.FunctionDef)]
         if functions and not _may_bind(tree, ENTRY_POINTS):
             some = ", ".join(f"{node.name} (line {node.lineno})" for node in functions[:_LISTED])
             raise TaskInvalid(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from accelopt_core.candidate import parsed
+from nki_sim.lint.kernel_source import top_level
 
 SHAPE = re.compile(r"([1-9]\d{0,9}(?:x[1-9]\d{0,9}){0,7})(?::(\w{1,30}))?")
 """Of an array, as somebody writes it: `128x512:float32`."""
@@ -53,7 +54,7 @@ def signature_of(source: str, names: tuple[str, ...]) -> Signature | None:
 
     Raises what `ast.parse` does.
     """
-    functions = {node.name: node for node in parsed(source).body if isinstance(node, ast.FunctionDef)}
+    functions = {node.name: node for node in top_level(parsed(source).body) if isinstance(node, ast.FunctionDef)}
     node = next((functions[name] for name in names if name in functions), None)
     return None if node is None else Signature(node.name, _with_sizes(node, tuple(_parameters(node))))
 

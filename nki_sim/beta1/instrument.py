@@ -10,15 +10,17 @@ import copy
 import importlib.util
 from typing import Any
 
-SEE, STORE, AUGMENT, AUGMENT_AT, LOOP, NAME = (
+from nki_sim.lint.kernel_source import blocks_of
+
+SEE, STORE, AUGMENT, AUGMENT_AT, LOOP, NAME, CHOICE = (
     "__b1_see",
     "__b1_store",
     "__b1_augment",
     "__b1_augment_at",
     "__b1_loop",
     "__b1_name",
+    "__b1_choice",
 )
-BLOCKS = ("body", "orelse", "finalbody")
 _SEEN = (ast.Call, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.Name, ast.Attribute, ast.Compare, ast.IfExp)
 
 
@@ -30,12 +32,6 @@ def number(tree: ast.AST) -> None:
 
 def number_of(node: ast.AST) -> int:
     return int(vars(node)["number"])
-
-
-def blocks_of(node: ast.AST) -> list[list[ast.stmt]]:
-    """The blocks of a compound statement: of an `if`, a loop, a `with`, a `try`, a `match`; of others, none."""
-    parts = [node, *getattr(node, "handlers", []), *getattr(node, "cases", [])]
-    return [getattr(part, name) for part in parts for name in BLOCKS if getattr(part, name, None)]
 
 
 def instrumented(tree: ast.Module) -> ast.Module:
@@ -263,6 +259,8 @@ class _Watch(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> Any:
         position = number_of(node)
+        if isinstance(node.func, ast.Name) and node.func.id in ("min", "max") and not node.keywords:
+            return self._choice(node, node.args)
         if not isinstance(node.func, ast.Name):
             node.func = self._inner(node.func)
         node.args = [self.visit(a) for a in node.args]
@@ -278,6 +276,20 @@ class _Watch(ast.NodeTransformer):
             )
             return node
         return self.visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        return self._choice(node, [node.test, node.body, node.orelse])
+
+    def _choice(self, node: ast.expr, parts: list[ast.expr]) -> Any:
+        """`a if c else b`, or the least of some: an integer by its text, unless calls are in that."""
+        inner = [n for part in parts for n in ast.walk(part)]
+        names = dict.fromkeys(n.id for n in inner if isinstance(n, ast.Name))
+        text = f"({ast.unparse(node)})" if isinstance(node, ast.IfExp) else ast.unparse(node)
+        seen = self.generic_visit(node)
+        if any(isinstance(n, (ast.Call, ast.NamedExpr)) for n in inner):
+            return seen
+        read = [ast.Name(name, ast.Load()) for name in names]
+        return _call(CHOICE, ast.Constant(text), ast.Constant(self._function), seen, *read)
 
     def generic_visit(self, node: ast.AST) -> Any:
         wrap = isinstance(node, _SEEN) and isinstance(getattr(node, "ctx", None) or ast.Load(), ast.Load)

@@ -24,6 +24,7 @@ from nki_sim.beta1.watching import Watcher
 from nki_sim.errors import NotSupported
 from nki_sim.importing import package_of
 from nki_sim.isa import constants
+from nki_sim.lint.kernel_source import top_level
 
 _OURS = "nki_sim.beta1."
 
@@ -221,10 +222,10 @@ def _launches(tree: ast.Module, function: str) -> bool:
     """Whether the function is no kernel but calls one, `kernel[grid](...)`."""
     kernels = {
         node.name
-        for node in tree.body
+        for node in top_level(tree.body)
         if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(d) for d in node.decorator_list)
     }
-    for node in tree.body:
+    for node in top_level(tree.body):
         if isinstance(node, ast.FunctionDef) and node.name == function and function not in kernels:
             called = {ast.unparse(c.func).partition("[")[0] for c in ast.walk(node) if isinstance(c, ast.Call)}
             works = any(name.startswith(("nl.", "nisa.")) and name not in _ON_HOST for name in called)

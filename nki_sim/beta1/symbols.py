@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -123,9 +123,10 @@ class Symbolic(int):
         return total
 
     def current(self) -> int:
-        """The same with names that hold something else by now as numbers."""
+        """The same for good, with names that hold something else by now as numbers."""
         stale = sum(atom.value * factor for atom, factor in self.terms.items() if atom.is_stale)
-        kept = {atom: factor for atom, factor in self.terms.items() if not atom.is_stale}
+        fresh = [(atom, factor) for atom, factor in self.terms.items() if not atom.is_stale]
+        kept = {replace(atom, binding=None, parts=()): factor for atom, factor in fresh}
         return Symbolic.of(int(self), kept, self.constant + stale)
 
     @staticmethod

@@ -90,6 +90,7 @@ class Watcher:
             instrument.AUGMENT_AT: self.augment_at,
             instrument.LOOP: self.loop,
             instrument.NAME: self.name,
+            instrument.CHOICE: self.choice,
         }
 
     def dtypes(self) -> set[str]:
@@ -136,7 +137,8 @@ class Watcher:
         target = tensor[key]
         self._note(node, target)
         place = (target.buffer.number, int(target.offset))
-        if place in self._written:
+        loops = tuple(loop for loop, _ in self._stack)
+        if place in self._written or loops != self.alloc_stack.get(target.buffer.site, loops):
             self.seen[node].overwrites = True
         self._written.add(place)
         if isinstance(value, Reduced):
@@ -209,6 +211,12 @@ class Watcher:
             return self._bound(Atom(name, function, False, int(value)))
         self._bindings[(function, name)].value = None
         return value
+
+    def choice(self, text: str, function: str, value: Any, *names: Any) -> Any:
+        """An integer that is chosen by a condition: by what, is no matter of sums."""
+        atoms = tuple(atom for name in names if isinstance(name, Symbolic) for atom in name.terms)
+        is_int = isinstance(value, int) and not isinstance(value, bool) and names
+        return Symbolic.named(Atom(text, function, False, int(value), text, parts=atoms)) if is_int else value
 
     def _bound(self, atom: Atom) -> int:
         """The integer that a name holds from now on."""

@@ -8,7 +8,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Union
 
+_BLOCKS = ("body", "orelse", "finalbody")
 FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
+
+
+def blocks_of(node: ast.AST) -> list[list[ast.stmt]]:
+    """The blocks of a compound statement: of an `if`, a loop, a `with`, a `try`, a `match`; of others, none."""
+    parts = [node, *getattr(node, "handlers", []), *getattr(node, "cases", [])]
+    return [getattr(part, name) for part in parts for name in _BLOCKS if getattr(part, name, None)]
+
+
+def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """A module's statements and those under its conditions, the first branch last: its names are those that count."""
+    for node in body:
+        yield node
+        if isinstance(node, (ast.If, ast.Try, ast.With)) and not _is_program(node):
+            for block in reversed(blocks_of(node)):
+                yield from top_level(block)
+
+
+def _is_program(node: ast.stmt) -> bool:
+    """What a file does as a program of its own."""
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
 @dataclass(frozen=True)
@@ -45,7 +66,8 @@ class KernelSource:
 
     @cached_property
     def functions(self) -> dict[str, FunctionNode]:
-        return {node.name: node for node in self.tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+        defined = (ast.FunctionDef, ast.AsyncFunctionDef)
+        return {node.name: node for node in top_level(self.tree.body) if isinstance(node, defined)}
 
     def is_jit(self, node: ast.AST) -> bool:
         target = node.func if isinstance(node, ast.Call) else node
@@ -108,8 +130,9 @@ class KernelSource:
         """Every node that is evaluated when the file is imported, outside of functions and classes, but for what the
         file does as a program of its own."""
         for statement in self.tree.body:
-            alone = isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
-            if not alone and not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if not _is_program(statement) and not isinstance(
+                statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+            ):
                 yield from ast.walk(statement)
 
     def calls(self) -> Iterator[tuple[ast.Call, str]]:

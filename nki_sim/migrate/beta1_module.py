@@ -284,8 +284,8 @@ def _numpy_dtypes(text: str, kernels: list[ast.FunctionDef]) -> str:
     wanted = {function.name for function in kernels}
     module = ast.parse(text)
     lines = text.splitlines(keepends=True)
-    for node in module.body:
-        if isinstance(node, ast.FunctionDef) and node.name in wanted:
+    for node in functions_of(module.body):
+        if node.name in wanted:
             for at in range(node.lineno - 1, node.end_lineno or node.lineno):
                 lines[at] = _NL_NUMBERS.sub(_limit, lines[at])
                 if not any(made in lines[at] for made in _NUMPY_ARRAYS):

@@ -9,19 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nki_sim.beta1.facts import Sum
-from nki_sim.beta1.instrument import blocks_of
+from nki_sim.lint.kernel_source import top_level
 from nki_sim.migrate.operands import Operand
 
 
 def functions_of(body: list[ast.stmt], methods: bool = False) -> list[ast.FunctionDef]:
     """The functions of a module, also those that it defines under a condition, and those of its classes if wanted."""
     found: list[ast.FunctionDef] = []
-    for node in body:
+    for node in top_level(body):
         if isinstance(node, ast.FunctionDef):
             found.append(node)
-        elif methods or not isinstance(node, ast.ClassDef):
-            for block in blocks_of(node):
-                found += functions_of(block, methods)
+        elif methods and isinstance(node, ast.ClassDef):
+            found += functions_of(node.body, methods)
     return found
 
 

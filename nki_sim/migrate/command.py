@@ -10,7 +10,7 @@ from typing import Any
 
 from nki_sim.beta1.instrument import absent_imports
 from nki_sim.lint import check_source
-from nki_sim.lint.kernel_source import KernelSource
+from nki_sim.lint.kernel_source import KernelSource, top_level
 from nki_sim.migrate import proving
 from nki_sim.migrate.beta1_to_current import migrate_beta1
 from nki_sim.migrate.calls import Calls
@@ -124,7 +124,7 @@ def kernels_of(text: str) -> list[str]:
     source = KernelSource(ast.parse(text))
     marked = []
     others = []
-    for node in source.tree.body:
+    for node in top_level(source.tree.body):
         if isinstance(node, ast.FunctionDef):
             decorators = " ".join(ast.unparse(d) for d in node.decorator_list)
             if any(word in decorators for word in ("jit", "baremetal", "benchmark", "profile")):

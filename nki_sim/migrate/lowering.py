@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim.beta1 import language
-from nki_sim.beta1.facts import GridFact, TileFact
+from nki_sim.beta1.facts import GridFact, Sum, TileFact
 from nki_sim.beta1.instrument import number_of
 from nki_sim.beta1.watching import Watcher
 from nki_sim.migrate import calls
@@ -134,6 +134,7 @@ class Lowering:
             return {}, None if text in ("None", "True") else text
         if seen.box and not seen.empty and not any(seen.cuts) and not given:
             self.idle_masks[number] = node
+            self._assert_idle(seen.only())
             return {}, None
         if absent or given:
             raise NeedsPerson("mask", f"mask {ast.unparse(node)} is a mask at some visits and none at others")
@@ -165,6 +166,17 @@ class Lowering:
             if seen.empty:
                 guards.append(f"{count} > 0")
         return clip, " and ".join(guards) or None
+
+    def _assert_idle(self, mask: GridFact | None) -> None:
+        """What is gone because it let everything through has to do so with other arguments, too."""
+        for form in mask.seen_from(self.scope).forms if mask is not None else ():
+            assert form.base is not None
+            ends = [factor * (size.symbol() - 1) for factor, size in zip(form.factors, form.shape) if factor < 0]
+            least = Sum.of(sum(ends, form.base.symbol()))
+            line = f'assert {least.text} > 0, "not migrated: a mask cuts with these arguments"'
+            if not least.fixed and line not in self.out.counts:
+                self.out.counts[line] = ""
+                self.out.add(line)
 
     # --- operands ----------------------------------------------------------------------------------
 

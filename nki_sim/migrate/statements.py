@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from nki_sim.beta1.facts import GridFact, Sum, TileFact
-from nki_sim.beta1.instrument import blocks_of, number_of
+from nki_sim.beta1.instrument import number_of
+from nki_sim.lint.kernel_source import blocks_of
 from nki_sim.migrate import calls
 from nki_sim.migrate.calls import ALLOCATIONS, KEPT, RANGES, arguments
 from nki_sim.migrate.code import Lines, Names, dtype_text
@@ -95,8 +96,8 @@ class Statements:
     def _is_old(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Attribute) and self.low.calls.name(node) == "nl.mgrid":
             return True
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
-            return node.value.id in self.tiles
+        if isinstance(node, (ast.Subscript, ast.BinOp, ast.UnaryOp, ast.AugAssign)):
+            return any(isinstance(part, ast.Name) and part.id in self.tiles for part in ast.iter_child_nodes(node))
         name = self.low.calls.called(node) if isinstance(node, ast.Call) else ""
         return name.startswith(("nl.", "nisa.")) and name not in KEPT
 

@@ -13,6 +13,8 @@ from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
 
 JIT = "import nki\n\n\n@nki.jit\ndef {}(x):\n    return x\n"
+IF = "import nki\n\nif nki:\n    @nki.jit\n    def {}(x):\n        return x\nelse:\n    def {}(x):\n        pass\n"
+TRY = "try:\n    import nki\nexcept ImportError:\n    pass\nelse:\n    @nki.jit\n    def {}(x):\n        return x\n"
 TWO = JIT.format("first") + "\n\n@nki.jit\ndef second(x):\n    return x\n"
 
 
@@ -41,6 +43,11 @@ def paths(found: Surroundings) -> list[str]:
         (TWO, "second", "second"),
         (TWO + "\nkernel = second\n", None, ""),
         (TWO + "\nkernel = second\n", "first", "first"),
+        (IF.format("kernel", "kernel"), None, ""),
+        (IF.format("softmax", "softmax"), None, "softmax"),
+        (IF.format("softmax", "other"), "softmax", "softmax"),
+        (TRY.format("softmax") + JIT.format("second"), "softmax", "softmax"),
+        (JIT.format("f") + "\nif __name__ == '__main__':\n    @nki.jit\n    def g(x):\n        return x\n", None, "f"),
         ("x = 1\n", None, ""),
         ("def kernel(:\n", None, ""),
     ],

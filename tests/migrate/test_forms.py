@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.migrate.kernels import attempt, computed, migrated, normal
+from nki_sim.beta1 import running
+from tests.migrate.kernels import attempt, beta1, computed, migrated, normal
 
 OUT = "out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)\n"
 
@@ -246,6 +247,77 @@ def test_numbers_and_slices_are_stored_in_hbm() -> None:
     wanted = x.copy()
     wanted[:32], wanted[32:, 16:] = 2, x[32:, 16:] + 1
     assert np.array_equal(computed(new, x), wanted)
+
+
+BY_COUNTER = """
+r = 0
+while r < n:
+    nl.store(out[r:r + 16], value=nl.load(x[r:r + 16]))
+    r += 16
+"""
+BY_PAIRS = """
+for i, start in enumerate(range(0, n, 16)):
+    nl.store(out[16 * i:16 * i + 16], value=nl.load(x[start:start + 16]))
+"""
+BY_LEAST = """
+for i in nl.affine_range((n + 15) // 16):
+    t = nl.load(x[16 * i:min(n, 16 * i + 16)])
+    nl.store(out[16 * i:16 * i + min(16, n - 16 * i)], value=t)
+"""
+BY_CHOICE = """
+for i in nl.affine_range(n // 16):
+    w = nl.load(x[16 * i:16 * i + 16])
+    w[:, 0:(4 if n > 16 else 8)] = 0.0
+    nl.store(out[16 * i:16 * i + 16], value=w)
+"""
+BY_PARTS = """
+r = 0
+p, f = nl.mgrid[0:16, 0:16]
+for k in range(2):
+    nl.store(out[r + p, f], nl.load(x[r + p, f], mask=(r + p < n)), mask=(r + p < n))
+    r = r + 16
+    nl.store(out[r + p, f], nl.load(x[r + p, f], mask=(r + p < n)), mask=(r + p < n))
+    r = r + 16
+"""
+BY_PRODUCT = """
+acc = nl.ndarray((16, 16), np.float32, buffer=nl.psum)
+for i in nl.affine_range(n // 16):
+    t = nl.load(x[16 * i:16 * i + 16])
+    acc[...] = nisa.nc_matmul(t, t)
+    nl.store(out[16 * i:16 * i + 16], value=nl.copy(acc))
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "rows", "others"),
+    [
+        (BY_COUNTER, 16, [32, 48]),
+        (BY_PAIRS, 16, [32]),
+        (BY_LEAST, 8, [16, 24]),
+        (BY_CHOICE, 16, [32]),
+        (BY_PARTS, 56, [50, 60]),
+        (BY_PRODUCT, 16, [32]),
+    ],
+)
+def test_what_was_seen_once_holds_for_other_sizes(body: str, rows: int, others: list[int]) -> None:
+    whole = f"{OUT}n, m = x.shape\n{body}return out\n"
+    new = migrated(whole, normal(rows, 16))
+    for size in others:
+        x = normal(size, 16)
+        old = running.run(running.parsed(beta1(whole)), "kernel", [x]).outputs
+        assert np.allclose(computed(new, x), old, atol=1e-4)
+
+
+def test_a_mask_that_cut_nothing_is_asserted_to_cut_nothing() -> None:
+    body = (
+        OUT + "p, f = nl.mgrid[0:16, 0:32]\nt = nl.load(x)\nnl.store(out[p, f], value=t)\n"
+        "nl.store(out[p, f], value=nl.exp(t), mask=(f < count))\nreturn out\n"
+    )
+    x = normal(16, 32)
+    new = migrated(body, x, parameters="x, count", count=32)
+    assert np.allclose(computed(new, x, count=40), np.exp(x), atol=1e-5)
+    with pytest.raises(AssertionError, match="a mask cuts"):
+        computed(new, x, count=20)
 
 
 def test_limits_of_types_are_numbers() -> None:
