@@ -105,17 +105,22 @@ class GridFact:
 
     kind: str
     shape: tuple[Sum, ...] = ()
-    factors: tuple[int, ...] = ()
+    steps: tuple[Sum, ...] = ()
     base: Sum | None = None
     forms: tuple[GridFact, ...] = ()
     """Of a mask, one for each condition; their base is the first count that is too many."""
     never: bool = False
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        return tuple(step.value for step in self.steps)
 
     def seen_from(self, function: str) -> GridFact:
         """As the expressions of that function would write it."""
         return replace(
             self,
             shape=tuple(size.seen_from(function) for size in self.shape),
+            steps=tuple(step.seen_from(function) for step in self.steps),
             base=self.base and self.base.seen_from(function),
             forms=tuple(form.seen_from(function) for form in self.forms),
         )
@@ -157,12 +162,10 @@ def describe(value: Any) -> tuple[Any, Any]:
         )
     if isinstance(value, Grid):
         grid = _grid(value)
-        assert grid.base is not None
-        return ("grid", tuple(s.key() for s in grid.shape), grid.factors, grid.base.key()), grid
+        return ("grid", *_key(grid)), grid
     if isinstance(value, Mask):
         forms = tuple(_grid(form + 1) for form in value.forms)
-        keys = tuple((tuple(s.key() for s in g.shape), g.factors, g.base.key() if g.base else 0) for g in forms)
-        return ("mask", keys, value.never), GridFact("mask", forms=forms, never=value.never)
+        return ("mask", tuple(map(_key, forms)), value.never), GridFact("mask", forms=forms, never=value.never)
     return None, None
 
 
@@ -187,6 +190,8 @@ def _tile(tile: Tile) -> TileFact:
 
 
 def _grid(grid: Grid) -> GridFact:
-    return GridFact(
-        "grid", tuple(Sum.of(n) for n in grid.shape), tuple(int(f) for f in grid.factors), Sum.of(grid.base)
-    )
+    return GridFact("grid", tuple(map(Sum.of, grid.shape)), tuple(map(Sum.of, grid.factors)), Sum.of(grid.base))
+
+
+def _key(grid: GridFact) -> tuple[Any, ...]:
+    return tuple(s.key() for s in grid.shape), tuple(s.key() for s in grid.steps), grid.base and grid.base.key()

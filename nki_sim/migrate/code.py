@@ -72,6 +72,12 @@ class Lines:
             self.counts[expression] = name
         return self.counts[expression]
 
+    def require(self, condition: str, otherwise: str) -> None:
+        """An assertion of what this run has shown, once as long as its names hold what they do."""
+        if condition not in self.counts:
+            self.counts[condition] = ""
+            self.add(f'assert {condition}, "not migrated: {otherwise} with these arguments"')
+
     def allocate(self, name: str, shape: Iterable[Sum], dtype: str, memory: str) -> Operand:
         """A new tile under `name`; tiles have two dimensions at least."""
         sizes = tuple(shape)

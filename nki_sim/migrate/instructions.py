@@ -437,9 +437,9 @@ def _affine(low: Lowering, node: ast.expr, kind: str, shape: tuple[Sum, ...]) ->
     found = []
     for form in fact.seen_from(low.scope).forms if kind == "mask" else (fact.seen_from(low.scope),):
         assert form.base is not None
-        factors = (0,) * (len(shape) - len(form.factors)) + form.factors
-        pattern = ", ".join(f"[{factor}, {size.text}]" for factor, size in zip(factors[1:], shape[1:]))
-        found.append({"pattern": f"[{pattern}]", "offset": form.base.text, "channel_multiplier": str(factors[0])})
+        steps = (Sum.of(0),) * (len(shape) - len(form.steps)) + form.steps
+        pattern = ", ".join(f"[{step.text}, {size.text}]" for step, size in zip(steps[1:], shape[1:]))
+        found.append({"pattern": f"[{pattern}]", "offset": form.base.text, "channel_multiplier": steps[0].text})
     return found
 
 

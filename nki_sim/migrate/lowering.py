@@ -13,6 +13,7 @@ import numpy as np
 from nki_sim.beta1 import language
 from nki_sim.beta1.facts import GridFact, Sum, TileFact
 from nki_sim.beta1.instrument import number_of
+from nki_sim.beta1.symbols import written
 from nki_sim.beta1.watching import Watcher
 from nki_sim.migrate import calls
 from nki_sim.migrate.calls import Calls, arguments
@@ -134,7 +135,8 @@ class Lowering:
             return {}, None if text in ("None", "True") else text
         if seen.box and not seen.empty and not any(seen.cuts) and not given:
             self.idle_masks[number] = node
-            self._assert_idle(seen.only())
+            for form in seen.only().seen_from(self.scope).forms if seen.only() is not None else ():
+                self._assert_holds(form)
             return {}, None
         if absent or given:
             raise NeedsPerson("mask", f"mask {ast.unparse(node)} is a mask at some visits and none at others")
@@ -142,41 +144,42 @@ class Lowering:
         if not isinstance(fact, GridFact) or fact.never or not seen.box:
             raise NeedsPerson("mask", f"mask {ast.unparse(node)} is not a box that starts at the first element")
         fact = fact.seen_from(self.scope)
-        clip: dict[int, str] = {}
+        limits: dict[int, list[str]] = {}
+        fixed = True
         guards = []
         rank = max(len(form.shape) for form in fact.forms)
         for form in fact.forms:
             assert form.base is not None
             missing = rank - len(form.shape)
             moving = [k for k, f in enumerate(form.factors) if f and form.shape[k].value > 1]
-            if not moving:
-                if seen.empty:
-                    guards.append(f"{form.base.text} > 0")
-                continue
-            if len(moving) > 1:
-                continue  # a box all the same: it cut nothing
-            axis = moving[0]
-            if form.factors[axis] > 0 or not seen.cuts[axis + missing]:
-                continue
-            limit = form.base.text
-            if form.factors[axis] != -1:
-                limit = f"({limit} - 1) // {-form.factors[axis]} + 1"
-            count = self.out.count(axis + missing, f"min({form.shape[axis].text}, {limit})")
-            clip[axis + missing] = count
+            if not moving and seen.empty:
+                guards.append(f"{form.base.text} > 0")
+            elif len(moving) != 1 or form.factors[moving[0]] > 0 or not seen.cuts[moving[0] + missing]:
+                self._assert_holds(form)  # a box all the same: it cut nothing
+            else:
+                axis = moving[0]
+                limit = form.base.text
+                step = Sum.of(-form.steps[axis].symbol())
+                if step.text != "1":
+                    limit = f"({limit} - 1) // {written(step.symbol(), tight=True)} + 1"
+                fixed = fixed and step.fixed
+                limits.setdefault(axis + missing, [form.shape[axis].text]).append(limit)
+                fixed = fixed and form.base.fixed
+        clip = {axis: self.out.count(axis, f"min({', '.join(each)})") for axis, each in limits.items()}
+        for count in clip.values():
             if seen.empty:
                 guards.append(f"{count} > 0")
+            elif not fixed:
+                self.out.require(f"{count} > 0", "a mask lets nothing through")
         return clip, " and ".join(guards) or None
 
-    def _assert_idle(self, mask: GridFact | None) -> None:
-        """What is gone because it let everything through has to do so with other arguments, too."""
-        for form in mask.seen_from(self.scope).forms if mask is not None else ():
-            assert form.base is not None
-            ends = [factor * (size.symbol() - 1) for factor, size in zip(form.factors, form.shape) if factor < 0]
-            least = Sum.of(sum(ends, form.base.symbol()))
-            line = f'assert {least.text} > 0, "not migrated: a mask cuts with these arguments"'
-            if not least.fixed and line not in self.out.counts:
-                self.out.counts[line] = ""
-                self.out.add(line)
+    def _assert_holds(self, form: GridFact) -> None:
+        """A condition that is gone, because it let everything through, has to do so with other arguments, too."""
+        assert form.base is not None
+        ends = [step.symbol() * (size.symbol() - 1) for step, size in zip(form.steps, form.shape) if step.value < 0]
+        least = Sum.of(sum(ends, form.base.symbol()))
+        if not least.fixed:
+            self.out.require(f"{least.text} > 0", "a mask cuts")
 
     # --- operands ----------------------------------------------------------------------------------
 

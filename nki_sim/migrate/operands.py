@@ -164,26 +164,25 @@ def _slice(dim: IndexFact, axes: Sequence[int], fact: TileFact, clip: Clip, keep
     start = dim.base.text
     if not axes:
         one = any(dim.factors) or keep
-        return _range(start, "1", 1) if one else start
+        return _range(start, "1") if one else start
     axis = axes[0]
     count = clip.get(axis, fact.shape[axis].text)
-    factor = dim.factors[axis]
-    if factor == 1 and axis not in clip and dim.base.fixed and dim.base.value == 0:
+    step = dim.steps[axis].text
+    if step == "1" and axis not in clip and dim.base.fixed and dim.base.value == 0:
         if dim.size.value == fact.shape[axis].value and (dim.size.text == count or dim.size.fixed):
             return ":"
-    return _range(start, count, factor, dim.steps[axis].text)
+    return _range(start, count, step)
 
 
-def _range(start: str, count: str, step: int, text: str = "") -> str:
-    """`count` indices from `start`, `step` apart (written as `text` where it is no constant)."""
-    if step != 1:
-        text = text or str(step)
-        if count.isdigit() and text.isdigit():
-            last = str(step * (int(count) - 1) + 1)
+def _range(start: str, count: str, step: str = "1") -> str:
+    """`count` indices from `start`, `step` apart."""
+    if step != "1":
+        if count.isdigit() and step.isdigit():
+            last = str(int(step) * (int(count) - 1) + 1)
         else:
-            step_text = text if text.isalnum() else f"({text})"
-            last = f"{step_text} + 1" if count == "2" else f"{step_text} * ({count} - 1) + 1"
-        return f"{start}:{added(start, last)}:{text}"
+            tight = step if step.isalnum() else f"({step})"
+            last = f"{tight} + 1" if count == "2" else f"{tight} * ({count} - 1) + 1"
+        return f"{start}:{added(start, last)}:{step}"
     if len(start) > 16 and not start.isdigit():
         return f"nl.ds({start}, {count})"
     return f"{start}:{added(start, count)}"
@@ -195,11 +194,11 @@ def _merged(dim: IndexFact, axes: Sequence[int], fact: TileFact) -> str | None:
         return f"{dim.base.text}:{added(dim.base.text, '1')}" if any(dim.factors) else dim.base.text
     step, total = 1, 1
     for axis in reversed(axes):
-        if dim.factors[axis] != step:
+        if dim.factors[axis] != step or not dim.steps[axis].fixed:
             return None
         step *= fact.shape[axis].value
         total *= fact.shape[axis].value
-    return _range(dim.base.text, str(total), 1)
+    return _range(dim.base.text, str(total))
 
 
 def _pattern(name: str, fact: TileFact, parent: TileFact, order: Sequence[int], clip: Clip) -> str:

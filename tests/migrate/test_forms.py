@@ -308,16 +308,44 @@ def test_what_was_seen_once_holds_for_other_sizes(body: str, rows: int, others: 
         assert np.allclose(computed(new, x), old, atol=1e-4)
 
 
-def test_a_mask_that_cut_nothing_is_asserted_to_cut_nothing() -> None:
+STORED = "nl.store(out[p, f], value=t, mask={})"
+COPIED = "t[p, f] = nl.copy(u[p, f], mask={})\nnl.store(out[p, f], value=t)"
+
+
+@pytest.mark.parametrize(
+    ("statement", "seen", "holds", "refused"),
+    [
+        (STORED.format("f < a"), {"a": 32}, [{"a": 40}], [{"a": 20}]),
+        (
+            STORED.format("(p < a) & (p < b)"),
+            {"a": 12, "b": 8},
+            [{"a": 6, "b": 8}, {"a": 9, "b": 16}],
+            [{"a": 0, "b": 1}],
+        ),
+        (STORED.format("(p < a) & (f < b)"), {"a": 4, "b": 32}, [{"a": 6, "b": 33}], [{"a": 4, "b": 8}]),
+        (STORED.format("(f >= b) & (f < a)"), {"a": 8, "b": 0}, [{"a": 9, "b": -1}], [{"a": 8, "b": 2}]),
+        (STORED.format("(f < 8) & (a + p * 0 > b)"), {"a": 1, "b": 0}, [{"a": 9, "b": 8}], [{"a": 1, "b": 2}]),
+        (STORED.format("a * f < b"), {"a": 2, "b": 9}, [{"a": 3, "b": 20}], [{"a": 3, "b": 0}]),
+        (COPIED.format("p < a"), {"a": 4}, [{"a": 6}], [{"a": -3}]),
+        ("nl.store(out[p, f], t + nisa.iota(a * p + f + b, nl.float32))", {"a": 1, "b": 0}, [{"a": 3, "b": -2}], []),
+        ("nl.store(out[p, a * g], value=t[p, a * g])", {"a": 1}, [{"a": 2}], []),
+    ],
+)
+def test_what_was_seen_holds_for_other_numbers_or_is_refused(
+    statement: str, seen: dict[str, int], holds: list[dict[str, int]], refused: list[dict[str, int]]
+) -> None:
     body = (
-        OUT + "p, f = nl.mgrid[0:16, 0:32]\nt = nl.load(x)\nnl.store(out[p, f], value=t)\n"
-        "nl.store(out[p, f], value=nl.exp(t), mask=(f < count))\nreturn out\n"
+        OUT + "p, f, g = nl.arange(16)[:, None], nl.arange(32)[None, :], nl.arange(8)[None, :]\n"
+        f"t = nl.load(x)\nu = nl.exp(t)\nnl.store(out, value=u)\n{statement}\nreturn out\n"
     )
     x = normal(16, 32)
-    new = migrated(body, x, parameters="x, count", count=32)
-    assert np.allclose(computed(new, x, count=40), np.exp(x), atol=1e-5)
-    with pytest.raises(AssertionError, match="a mask cuts"):
-        computed(new, x, count=20)
+    new = migrated(body, x, parameters="x, a, b=0", **seen)
+    for other in holds:
+        old = running.run(running.parsed(beta1(body, "x, a, b=0")), "kernel", [x], other).outputs
+        assert np.array_equal(computed(new, x, **other), old)
+    for other in refused:
+        with pytest.raises(AssertionError, match="not migrated: a mask"):
+            computed(new, x, **other)
 
 
 def test_limits_of_types_are_numbers() -> None:
