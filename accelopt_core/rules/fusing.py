@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import without
-from accelopt_core.rules.flow import is_local, uses_of, written_between
+from accelopt_core.rules.flow import is_local, uses_of, with_tile, written_between
 from nki_sim.dtypes import float32
 from nki_sim.isa.constants import reduce_cmd
 from nki_sim.isa.scalar_engine import Activation
+from nki_sim.isa.shared import TensorScalar
 from nki_sim.isa.vector_engine import ScalarTensorTensor
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
@@ -50,14 +51,16 @@ class FuseElementwise:
             raise Refused("no instruction stands there")
         at = int(site.arguments[0])
         access = second.operands[at]
-        path, first = only_filler(kernel, access, site.path)
+        path, first = _only_filler(kernel, access, site.path)
         if first.opcode != "tensor_scalar" or first.attrs.exact:
             raise Refused(f"{first.opcode} does not go into {second.opcode}")
         made = _FUSED[second.opcode](first, second, access)
-        return joined(kernel, path, first, site.path, made, access.buffer)
+        _check_unchanged(kernel, path, first, site.path)
+        kernel = with_node(kernel, site.path, (checked(made, kernel.buffers),))
+        return without(kernel, path, access.buffer)
 
 
-def only_filler(kernel: LoopKernel, access: Access, reader: Path) -> tuple[Path, Instruction]:
+def _only_filler(kernel: LoopKernel, access: Access, reader: Path) -> tuple[Path, Instruction]:
     """What fills the tile that this access takes whole, and nothing else does or takes."""
     writing, reading = uses_of(kernel, access.buffer)
     buffer = kernel.buffers[access.buffer]
@@ -74,16 +77,7 @@ def only_filler(kernel: LoopKernel, access: Access, reader: Path) -> tuple[Path,
     return first.path, first.node
 
 
-def joined(
-    kernel: LoopKernel, path: Path, first: Instruction, second: Path, made: Instruction, between: int
-) -> LoopKernel:
-    """With `made` in the second one's place, for both."""
-    check_unchanged(kernel, path, first, second)
-    kernel = with_node(kernel, second, (checked(made, kernel.buffers),))
-    return without(kernel, path, between)
-
-
-def check_unchanged(kernel: LoopKernel, path: Path, first: Instruction, second: Path) -> None:
+def _check_unchanged(kernel: LoopKernel, path: Path, first: Instruction, second: Path) -> None:
     """What the first one takes is the same where the second one stands. Raises Refused."""
     node = node_at(kernel, second)
     for operand in first.operands[1:]:
@@ -258,3 +252,44 @@ def _with_target_before(kernel: LoopKernel, path: Path, buffer: int) -> LoopKern
             block.insert(path[-1], node)
             return with_block(kernel, path, block)
     return kernel
+
+
+class SubtractInActivation:
+    """exp(x - m) with -m as the activation's bias: one pass over the row less, for one number of each partition."""
+
+    name = "subtract-in-activation"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        for path, node in paths(kernel.body):
+            if isinstance(node, Instruction) and node.opcode == "activation":
+                yield Site(self.name, path, (), f"the difference within the activation of line {node.line}", node.line)
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        node = node_at(kernel, site.path)
+        if not isinstance(node, Instruction) or node.opcode != "activation":
+            raise Refused("there is no activation in that place")
+        access = node.operands[1]
+        path, first = _only_filler(kernel, access, site.path)
+        tile = first.operand("operand0")
+        if (
+            first.opcode != "tensor_scalar"
+            or (first.attrs.op0, first.attrs.op1, first.attrs.reverse0) != ("subtract", None, False)
+            or tile is None
+            or first.attrs.exact
+        ):
+            raise Refused(f"{first.opcode} subtracts no number of each partition")
+        if node.attrs.scale is None or node.attrs.bias != 0:
+            raise Refused("the activation adds something already")
+        if tile.dtype != float32:
+            raise Refused(f"what is subtracted is {tile.dtype}")
+        kernel, target = with_tile(kernel, path, [tile.pattern[0][1]], float32, "negative", first.line)
+        attrs = TensorScalar("multiply", -float(node.attrs.scale), False, None, None, False, False)
+        negate = Instruction("tensor_scalar", Engine.vector, attrs, (target, replace(tile, role="data")), first.line)
+        bias = replace(target, role="bias", access="r")
+        operands = (node.operands[0], replace(first.operands[1], role="data"), bias, *node.operands[2:])
+        made = replace(node, attrs=node.attrs._replace(bias=None), operands=operands)
+        _check_unchanged(kernel, path, first, site.path)
+        kernel = with_node(kernel, site.path, (checked(made, kernel.buffers),))
+        kernel = with_node(kernel, path, (Allocate(target.buffer), checked(negate, kernel.buffers)))
+        place = next(each for each, made_there in paths(kernel.body) if made_there == Allocate(access.buffer))
+        return with_node(kernel, place, ())

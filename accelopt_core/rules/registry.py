@@ -7,16 +7,14 @@ from accelopt_core.rules.base import Rule
 from accelopt_core.rules.buffers import DropMemset, RotateBuffer
 from accelopt_core.rules.copies import DropCopy, GatherAsSlice
 from accelopt_core.rules.engines import EvacuatePsum, HardwareQueue, MoveEngine, ReciprocalOnScalar
-from accelopt_core.rules.factors import FactorInActivation, SubtractInActivation
 from accelopt_core.rules.filling import FillPartitions
-from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum
+from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum, SubtractInActivation
 from accelopt_core.rules.grouping import Group, GroupOnPartitions
 from accelopt_core.rules.joining import FuseLoops
 from accelopt_core.rules.keeping import KeepOnChip
 from accelopt_core.rules.lifting import Block, InlineSinglePass, Interchange, Lift
 from accelopt_core.rules.parts import SplitColumns
 from accelopt_core.rules.pipelining import Pipeline
-from accelopt_core.rules.products import ScaleAfterProduct
 from accelopt_core.rules.rows import DealRows
 from accelopt_core.rules.spreading import BroadcastByDma
 from accelopt_core.rules.staging import OrderDimensions, StageTransfer, TransposeOnTensor
@@ -37,9 +35,7 @@ RULES: tuple[Rule, ...] = (
     DropMemset(),
     InlineSinglePass(),
     RotateBuffer(),
-    FactorInActivation(),
     SubtractInActivation(),
-    ScaleAfterProduct(),
     FuseLoops(),
     StageTransfer(),
     TransposeOnTensor(),

@@ -163,11 +163,9 @@ TILE = """
     nisa.dma_copy(dst=y[0:128, 0:64], src=out)
     return y
 """
-SQUARE = "nisa.activation(dst=made, op=nl.square, data=tile)"
 LESS = "nisa.tensor_scalar(dst=made, data=tile, op0=nl.subtract, operand0=number)"
 EXP = "nisa.activation(dst=out, op=nl.exp, data=made, scale=0.5)"
 TWICE = "nisa.tensor_tensor(dst=out, data1=made, data2=tile, op=nl.add)\n    " + EXP
-HALVED = "nisa.tensor_scalar(dst=out, data=made, op0=nl.multiply, operand0={factor})"
 SHARED = """
     a = nl.ndarray(({rows}, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=a, src=x[0:{rows}, 0:64])
@@ -221,28 +219,6 @@ LISTED = """
 """
 NEXT_ROW = "x[i * 32 + 1 : i * 32 + 33, j * 32 : (j + 1) * 32]"
 ADDED = "nisa.tensor_tensor(dst=out, data1=one, data2=other, op=nl.add)"
-ATTENTION = """
-    number = nl.ndarray((64, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=number, src=w[0:64, 0:1])
-    rows = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=rows, src=x[0:64, 0:64])
-    scaled = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=scaled, data=rows, op0=nl.multiply, operand0=number)
-    product = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.psum)
-    for j in range(2):
-        turned = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.psum)
-        nisa.nc_transpose(dst=turned, data=scaled[:, j * 32 : (j + 1) * 32])
-        standing = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_copy(dst=standing, src=turned)
-        values = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.dma_copy(dst=values, src=w[j * 32 : (j + 1) * 32, 0:32])
-        nisa.nc_matmul(dst=product, stationary={stands}, moving={moves})
-    out = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.sbuf)
-    {last}
-    nisa.dma_copy(dst=y[0:64, 0:32], src=out)
-    return y
-"""
-EXP_OF_PRODUCT = "nisa.activation(dst=out, op=nl.exp, data=product)"
 NEST = """
     total = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=total, value=1.0)
@@ -549,7 +525,6 @@ ACCEPTED = (
     ("rows-on-partitions", ROWS),
     ("drop-memset", MEMSET.format(until=64)),
     ("rotate-buffers", ROTATE.format(before="", fill=FILL)),
-    ("factor-in-activation", _tile(SQUARE, HALVED.format(factor=0.5))),
     ("subtract-in-activation", _tile(LESS, EXP)),
     ("share-array", SHARED.format(rows=64, more="")),
     ("broadcast-by-dma", SHUFFLED_FLAT.format(more="")),
@@ -578,10 +553,6 @@ ACCEPTED = (
     ("pipeline", TENSOR_AND_VECTOR),
     ("pipeline", TENSOR_AND_VECTOR_OF_LISTS),
     ("pipeline", IN_HALVES),
-    (
-        "scale-after-product",
-        ATTENTION.format(stands="standing", moves="values", last="nisa.tensor_copy(dst=out, src=product)"),
-    ),
 )
 REFUSED = (
     ("broadcast-by-dma", BROADCAST.format(value="2.0"), "ones"),
@@ -650,20 +621,10 @@ REFUSED = (
         ROTATE.format(before="", fill=FILL.replace("tile,", "tile[0:64, :],").replace("128", "64")),
         "earlier",
     ),
-    ("factor-in-activation", _tile(SQUARE, HALVED.format(factor=-0.5)), "factor of square"),
-    ("factor-in-activation", _tile(SQUARE, HALVED.format(factor=0.5), "nl.bfloat16"), "rounds"),
     ("subtract-in-activation", _tile(LESS, TWICE), "used elsewhere"),
     ("subtract-in-activation", _tile(LESS, EXP, "nl.bfloat16"), "rounds"),
     ("share-array", SHARED.format(rows=64, more=GROW), "changes what all"),
     ("split-columns", IMAGE.format(between=BESIDE.format(to="0:60")), "another part"),
-    ("scale-after-product", ATTENTION.format(stands="standing", moves="values", last=EXP_OF_PRODUCT), "than copy it"),
-    (
-        "scale-after-product",
-        ATTENTION.format(
-            stands="values", moves="standing[:, 0:32]", last="nisa.tensor_copy(dst=out[0:32], src=product[0:32])"
-        ).replace("(64, 32), dtype=nl.float32, buffer=nl.psum", "(32, 32), dtype=nl.float32, buffer=nl.psum"),
-        "than a product with its rows",
-    ),
     ("interchange-loops", NEST.format(more=CARRIED), "in their order"),
     (
         "pipeline",
