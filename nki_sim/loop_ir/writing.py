@@ -119,6 +119,12 @@ class _Writer:
         self._taken |= {each.name for each in self.sizes.dimensions}
         self._where = {node.buffer: (around, node) for node, around in walk(first.body) if isinstance(node, Allocate)}
         self._made_by_call = _made_by_call(first)
+        self._steps: dict[int, set[tuple[int, int]]] = {}
+        """By buffer: (elements that a pass goes on, line of its loop)."""
+        for node, around in walk(first.body):
+            for access in node.operands if isinstance(node, Instruction) else ():
+                each = {(abs(access.offset.coefficient(loop.variable)), loop.site) for loop in around}
+                self._steps.setdefault(access.buffer, set()).update(each)
 
     # --- parameters ---------------------------------------------------------------------------------------
 
@@ -186,8 +192,10 @@ class _Writer:
         loops = next(each for each in self._around if each[0].variable == name)
         return [loop.extent != Affine(1) or loop.start != Affine() for loop in loops]
 
-    def _number(self, values: Sequence[int | None], line: int, tight: bool = False) -> str:
-        return self.sizes.text(tuple(values), self.source.names_at.get(line, ()), tight)
+    def _number(self, values: Sequence[int | None], line: int, tight: bool = False, loop: int = 0) -> str:
+        """`loop`: a line whose names, too, tell which of two sizes it is."""
+        near = {name for each in (line, loop) for name in self.source.names_at.get(each, ())}
+        return self.sizes.text(tuple(values), near, tight)
 
     def _affine(self, forms: Sequence[Affine], line: int, tight: bool = False) -> str:
         names = sorted(
@@ -413,7 +421,10 @@ class _Writer:
                 self._define(key, indent, "nisa.register_alloc(", (), ")", first.line)
             return
         rank = _alike("a buffer's rank", [len(each.shape) for each in buffers])
-        shape = ", ".join(self._number([each.shape[at] for each in buffers], first.line) for at in range(rank))
+        shape = ", ".join(
+            self._number([each.shape[at] for each in buffers], first.line, loop=self._through(key, at))
+            for at in range(rank)
+        )
         parts = [
             f"({shape})" if rank > 1 else f"({shape},)",
             f"dtype={self._dtype(_alike('a dtype', [each.dtype for each in buffers]), first.line)}",
@@ -423,6 +434,13 @@ class _Writer:
         if address is not None:
             parts.append(f"address={address}")
         self._define(key, indent, "nl.ndarray(", parts, ")", first.line)
+
+    def _through(self, key: int, at: int) -> int:
+        """The line of the loop that goes through a buffer's dimension; 0 where there are several."""
+        shape = self.kernels[0].buffers[key].shape
+        step = int(np.prod(shape[at + 1 :], dtype=np.int64))
+        lines = {line for far, line in self._steps.get(key, ()) if step <= far < step * shape[at]}
+        return lines.pop() if len(lines) == 1 else 0
 
     def _dtype(self, dtype: DType, line: int) -> str:
         """That of a parameter, where the source says so; else its name."""

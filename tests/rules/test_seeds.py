@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from accelopt_core.judging.verification import Reference
@@ -14,7 +15,9 @@ from nki_sim.capacity import check_capacity
 from nki_sim.errors import NkiError
 from nki_sim.loop_ir.changes import Refused
 from nki_sim.loop_ir.expansion import expand
-from tests.rules.trees import outputs_of, relative_error, retraces, tree_of
+from nki_sim.loop_ir.source import KernelText
+from nki_sim.loop_ir.writing import written
+from tests.rules.trees import BY_NAME, outputs_of, relative_error, retraces, tree_of
 
 REASSOCIATES = frozenset(
     {
@@ -54,6 +57,21 @@ def test_numbers_and_text_stay(name: str) -> None:
             error = relative_error(wanted, changed, arguments)
             assert error <= (MOST_ERROR if rule.name in REASSOCIATES else 0.0), (site, error)
             assert retraces(changed, source, arguments), site
+
+
+WIDE_LOADS = (("block-tiles", "1.0:1:all"), ("hoist-invariant-load", "1:1:6:0"), ("group-transfers", "1.0:all:1"))
+
+
+def test_the_loops_that_go_through_a_tile_tell_its_sizes_apart() -> None:
+    """At all shapes that were given N is 4 M; what is written runs at another, too."""
+    source = load_seed("matmul").kernel_source
+    shapes = [[np.zeros((m, 256), np.float32), np.zeros((256, 4 * m), np.float32)] for m in (256, 512)]
+    kernels = tuple(tree_of(source, arguments) for arguments in shapes)
+    for name, key in WIDE_LOADS:
+        kernels = applied(BY_NAME[name], kernels, next(s for s in BY_NAME[name].sites(kernels[-1]) if s.key == key))
+    made = written(kernels, KernelText(source, "kernel"))
+    other = [np.ones((256, 256), np.float32), np.ones((256, 512), np.float32)]
+    assert (outputs_of(tree_of(made, other), other)[0] == 256).all()
 
 
 def test_rules_have_names_of_their_own() -> None:
