@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nki_sim.problem import module_of
+from nki_sim.commands.problem import module_of
 
 Call = tuple[list[Any], dict[str, Any]]
 

@@ -19,7 +19,7 @@ WANTED_AND_LIMIT = {
     "product": (73_000, 93_000),
     "tests": (45_000, 61_000),
     "product files": (420, 590),
-    "fullest folder": (14, 49),
+    "fullest folder": (14, 46),
 }
 """What issue 42 asks for; above which figure CI fails."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from nki_optimizer import TREE
@@ -25,7 +24,6 @@ def optimizer() -> int:
 
 def simulator() -> int:
     """The exit status of `python -m nki_sim` with the arguments of this process."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as nki_sim.__main__ does, and NumPy is not loaded yet
     _enter("nki_sim/__main__.py", "nki_sim")
     if sys.argv[1:2] == [COMPLETION]:
         from nki_optimizer import completion

@@ -16,9 +16,24 @@ if (
 
     bootstrap.enter(__file__, create=True, module="nki_sim")
 
-import nki_sim.nki  # noqa: F401  # fills the table of instructions, which programs from files need as well
+from typing import TYPE_CHECKING, Any
+
 from nki_sim.importing import install
-from nki_sim.run import simulate, trace
+
+if TYPE_CHECKING:
+    from nki_sim.run import simulate, trace
 
 __version__ = "0.1.0"
-__all__ = ["install", "simulate", "trace", "__version__"]
+__all__ = ["VERSIONS", "install", "simulate", "trace", "__version__"]
+
+VERSIONS = ("0.2", "0.3", "0.4", "0.5", "0.6", "0.7")
+"""Of NKI; SDK 2.27/2.28 is 0.2, and each SDK release after it one more, up to 2.33 with 0.7."""
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what runs kernels, and NumPy with it, once it is asked for: `--help` is answered without."""
+    if name in ("simulate", "trace"):
+        from nki_sim import run
+
+        return getattr(run, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+import nki_sim.nki  # noqa: F401  # fills OPCODES
 from nki_sim.allocations import Allocations
 from nki_sim.array_tiles import check_array_tiles
 from nki_sim.contracts import HBM, MOST_DIMENSIONS, check_contract

@@ -31,7 +31,7 @@ from infra.isolation.processes import adopt_orphans, children, hide_this_process
 from infra.records import to_document
 from infra.tasks.user_files import SHIPPED, Folder, Outside, confine
 from infra.terminal.started_as import started_as
-from nki_sim.documents import finite
+from nki_sim.commands.documents import finite
 
 if TYPE_CHECKING:
     import config
@@ -241,7 +241,7 @@ def _profile(job: Job, answers: Answers) -> Any:
 def _check(job: Job, answers: Answers) -> Any:
     from infra.tasks.kernel_file import kernel_text
     from nki_sim import lint
-    from nki_sim.documents import check_document
+    from nki_sim.commands.documents import check_document
 
     request = job.request
     assert isinstance(request, requests.Check)

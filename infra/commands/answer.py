@@ -29,7 +29,7 @@ class Answer:
 
 def end(problem: object, status: int, answer: Answer) -> int:
     if answer.wanted:
-        from nki_sim.documents import ErrorDocument
+        from nki_sim.commands.documents import ErrorDocument
 
         answer.give(ErrorDocument(started_as(str(problem)), status))
     return complain(problem, status)

@@ -31,7 +31,7 @@ from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.kernel_signature import SHAPE
 from infra.tasks.plain_reference import dtype_named
 from infra.tasks.reference_reader import TaskInvalid
-from nki_sim.documents import ProfileDocument, profile_document
+from nki_sim.commands.documents import ProfileDocument, profile_document
 from nki_sim.dtypes import as_dtype
 from nki_sim.machine import machine as machine_of
 from nki_sim.profile import Measurement

@@ -29,7 +29,7 @@ from infra.documents.run_document import RunDocument, RunsDocument
 from infra.documents.shapes_document import ShapesDocument
 from infra.documents.suite_document import SuiteDocument
 from infra.records import to_document
-from nki_sim.documents import CheckDocument, ErrorDocument, ProfileDocument, finite
+from nki_sim.commands.documents import CheckDocument, ErrorDocument, ProfileDocument, finite
 
 KINDS: tuple[type, ...] = (
     RunDocument,

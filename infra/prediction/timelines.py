@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nki_sim import gantt
+from nki_sim.commands import gantt
 from nki_sim.schedule import Timeline
 
 SLICES = 240

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSIONS = ("0.2", "0.3", "0.4", "0.5", "0.6", "0.7")
-"""NKI versions; SDK 2.27/2.28 is 0.2, and each SDK release after it one more, up to 2.33 with 0.7."""
+from nki_sim import VERSIONS as VERSIONS
+
 LAST_PARSED = "0.6"
 """The last one that reads a part of Python; from 0.7 a kernel is run as Python and its calls are recorded."""
 LATEST = VERSIONS[-1]

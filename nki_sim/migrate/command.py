@@ -80,9 +80,6 @@ def _returns_tiles(tree: ast.Module) -> bool:
     return False
 
 
-TARGETS = ("0.7",)
-
-
 class Unclear(Exception):
     """What to add to the command line."""
 

@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks import timing_accuracy, timing_intervals, timing_refits
 from benchmarks.timing_rows import Outcome
-from nki_sim import gantt, intervals
+from nki_sim import intervals
+from nki_sim.commands import gantt
 from nki_sim.intervals import EVERY, KINDS, Basis, Interval, Spread, Spreads
 from nki_sim.machine import MACHINES, TRN2, TRN3
 from nki_sim.profile import measure, profile

@@ -13,7 +13,8 @@ from traced_kernels import P, instruction, matmul, nisa, nl, stream, tile, trace
 
 import nki_sim
 from benchmarks import calibration_kernels as calibration
-from nki_sim import dtypes, gantt, profile
+from nki_sim import dtypes, profile
+from nki_sim.commands import gantt
 from nki_sim.cost import RESOURCES
 from nki_sim.machine import TRN1, TRN2
 from nki_sim.schedule import schedule
