@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from ka_extensions.ranking import Pair, kendall_tau_b, regret_percent
+from ka_extensions.residuals import Pair, kendall_tau_b, regret_percent
 
 
 def error_percent(pair: Pair) -> float:

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from accelopt_core.evaluation import Bottleneck
-from accelopt_core.loop.archive import Archive, Cell
+from accelopt_core.loop.beam import Archive, Cell
 from benchmarks.search_grids import Device, Grid, Setting, by_price
 from ka_extensions.divergence_guard import DivergenceGuard
 from nki_sim import ties

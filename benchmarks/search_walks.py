@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from accelopt_core.loop.archive import Archive, Cell
+from accelopt_core.loop.beam import Archive, Cell
 from benchmarks.search_kernels import Graph, Search, Spent
 from ka_extensions.divergence_guard import DivergenceGuard
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 PRIOR = 1.0
 """Measured kernels that the belief `nothing is off` counts as."""
@@ -53,3 +54,36 @@ def _drawn(ratios: list[float], towards: float) -> float:
         return towards
     share = len(ratios) / (len(ratios) + PRIOR)
     return share * statistics.median(ratios) + (1 - share) * towards
+
+
+Pair = tuple[float, float]
+"""Predicted, measured."""
+
+
+def kendall_tau_b(rows: Sequence[Pair]) -> float | None:
+    """From -1 to 1; None where all predictions or all times are equal, or with fewer than two rows."""
+    agreement = apart = times_apart = 0
+    for (p, m), (q, n) in combinations(rows, 2):
+        agreement += _sign(p - q) * _sign(m - n)
+        apart += p != q
+        times_apart += m != n
+    if not apart or not times_apart:
+        return None
+    return float(agreement / (apart * times_apart) ** 0.5)
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
+
+
+def regret_percent(rows: Sequence[Pair], first: int, best: float | None = None) -> float:
+    """What trying the `first` best predictions costs against the best time there is.
+
+    best: of all that ran, also where the model refused it; by default the best of `rows`. Of equal predictions the
+    slower is taken. Raises ValueError where there are no rows.
+    """
+    if not rows:
+        raise ValueError("regret: no rows")
+    chosen = sorted(rows, key=lambda pair: (pair[0], -pair[1]))[:first]
+    best = min(m for _, m in rows) if best is None else best
+    return 100 * (min(m for _, m in chosen) / best - 1)

@@ -61,11 +61,10 @@ from accelopt_core.task import Task
 from ka_extensions.attempt_history import AttemptHistory
 from ka_extensions.bandit import Spent
 from ka_extensions.divergence_guard import Decision, DivergenceGuard
-from ka_extensions.error_patterns import recurring_errors
+from ka_extensions.error_patterns import RepairRule, recurring_errors
 from ka_extensions.idea_bans import BanRule
 from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import Reflexion, ReflexionWindow
-from ka_extensions.repair_rule import RepairRule
 from ka_extensions.residuals import Correction
 
 WAYS_REMEMBERED = 3

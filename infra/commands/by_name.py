@@ -19,12 +19,9 @@ from infra.assembly.problem import check_suits
 from infra.commands import many_shapes, optimize
 from infra.commands.answer import BASELINE, FINISHED, STOPPED, UNREACHABLE, USAGE, Answer, complain, end
 from infra.commands.suite_side_by_side import at_once_of, runs_side_by_side, share_of
-from infra.documents.doctor_document import DoctorDocument, ExaminedMachine
-from infra.documents.kernel_document import ExplanationDocument
+from infra.documents.kernel_document import DoctorDocument, ExaminedMachine, ExplanationDocument
 from infra.documents.model_document import ModelDocument
-from infra.documents.run_document import kernel_document, run_document, runs_document
-from infra.documents.shapes_document import shapes_document
-from infra.documents.suite_document import suite_document
+from infra.documents.run_document import kernel_document, run_document, runs_document, shapes_document, suite_document
 from infra.journal import JournalError, utc_now
 from infra.llm.prices import BadPriceFile
 from infra.llm.provider import UnknownProvider
@@ -37,14 +34,19 @@ from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, seeds_of
 from infra.tasks.user_files import Folder
 from infra.terminal import report
-from infra.terminal.gap_table import print_explanation
-from infra.terminal.kernel_table import print_menu, print_verdict
-from infra.terminal.leftover_table import print_found
-from infra.terminal.model_table import Row, print_benchmark, print_projection
 from infra.terminal.next_steps import after_set, after_suite, print_next
 from infra.terminal.shape_table import print_set
 from infra.terminal.started_as import started_as
 from infra.terminal.suite_table import print_suite
+from infra.terminal.tables import (
+    Row,
+    print_benchmark,
+    print_explanation,
+    print_found,
+    print_menu,
+    print_projection,
+    print_verdict,
+)
 
 USAGE_ERRORS = (
     SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownLanguage, UnknownProvider, BadPriceFile, JournalError,

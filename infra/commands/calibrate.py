@@ -9,9 +9,9 @@ from rich.console import Console
 import config
 from infra.assembly.targets import host_target
 from infra.calibration import calibrating
-from infra.calibration import export as exporting
 from infra.calibration.file import Calibrations
 from infra.calibration.report import ConsoleView, print_outcome
+from infra.calibration.rows import export
 from infra.settings_reader import SettingsError
 
 
@@ -42,4 +42,4 @@ def export_measurements(settings: config.Settings) -> str:
     wanted = settings.calibration
     assert wanted.export is not None
     beside = wanted.calibration and wanted.calibration.with_suffix(".rows.jsonl")
-    return exporting.export(wanted.export, beside, wanted.calibrations)
+    return export(wanted.export, beside, wanted.calibrations)

@@ -12,7 +12,7 @@ from infra import doctor
 from infra.assembly.languages import parts_of_plugin
 from infra.assembly.targets import calibrations_of, host_target, language_of
 from infra.assembly.targets import machine_of as kernels_machine_of
-from infra.documents.doctor_document import ExaminedMachine
+from infra.documents.kernel_document import ExaminedMachine
 from infra.engines.engine_names import address_of
 from infra.engines.examining import ExaminedNode, examine_nodes
 from infra.engines.ray_engine import RayEngine

@@ -15,8 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from accelopt_core.candidate import Candidate, source_hash
-from accelopt_core.dispatch.between import shapes_between
-from accelopt_core.dispatch.covering import chosen
+from accelopt_core.dispatch.covering import chosen, shapes_between
 from accelopt_core.dispatch.joining import Branch, Variant, joined
 from accelopt_core.dispatch.kernel_file import CannotJoin
 from accelopt_core.dispatch.weights import ShapeSet, WeightedShape

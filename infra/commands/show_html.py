@@ -15,7 +15,7 @@ from accelopt_core.languages.registry import language_named
 from accelopt_core.ports import TargetError, TaskFault
 from infra.assembly.problem import resumed_problem
 from infra.assembly.targets import predictor_of
-from infra.documents.suite_document import SuiteDocument
+from infra.documents.run_document import SuiteDocument
 from infra.journal import JournalError, make_folder, replace_file, utc_now
 from infra.prediction.timelines import EngineTimeline, NoTimeline
 from infra.report import drawing

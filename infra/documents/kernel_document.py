@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from accelopt_core.evaluation import CheckFailure, Evaluation, Measured, Untimed, explain
 from accelopt_core.explanation import Explanation
 from accelopt_core.model.menu import Blocked, Offer
 from accelopt_core.ports import TargetInfo
 from accelopt_core.task import Task
+from infra.doctor import DoctorReport
 from infra.documents.run_document import KernelDocument, kernel_document
 from infra.terminal.wording import printable
 
@@ -134,3 +135,35 @@ def evaluation_document(kernel: str, task: Task, info: TargetInfo, result: Evalu
         kernel_document(kernel, measured) if measured is not None else None,
         rests_on, info.name, info.machine, info.simulated, info.caveat,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ExaminedMachine:
+    host: str
+    """As it was named; empty for this machine."""
+    usable: bool
+    """Kernels can be evaluated there as wanted."""
+    error: str
+    """Why it could not be examined; empty where it was."""
+    report: DoctorReport | None
+    """Everything that was found; null where it could not be examined, or was examined for a plugin's language."""
+    clock_skew_s: float | None = None
+    """Of that machine's clock against this one's."""
+    calibration: str | None = None
+    """What predictions on that host rest on, for people."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of the way there, one line each."""
+    gpu_report: dict[str, Any] | None = None
+    """What a plugin found for kernels of its language (`--language`); the plugin says what is in it."""
+
+    @property
+    def is_examined(self) -> bool:
+        return self.report is not None or self.gpu_report is not None
+
+
+@dataclass(frozen=True)
+class DoctorDocument:
+    usable: bool
+    """All of them are."""
+    machines: tuple[ExaminedMachine, ...]
+    schema: Literal["nki-optimizer/doctor/1"] = "nki-optimizer/doctor/1"

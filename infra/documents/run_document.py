@@ -10,6 +10,8 @@ from accelopt_core.candidate import Attempt
 from accelopt_core.evaluation import CompilersOwn, Gap, HotLine, Likely, Measured, Proof, bound_by
 from infra.journal import JournalError
 from infra.runs.run_folder import Manifest, RunFolder, run_ids
+from infra.runs.shape_set import BetweenRow, SetFolder, SetRow, SetTable
+from infra.runs.suite import SuiteRow, SuiteTable
 from infra.terminal.report import RunSummary, diff_of, summary_of
 from infra.terminal.wording import printable
 from ka_extensions.outcome import Outcome
@@ -261,4 +263,94 @@ def _attempt(attempt: Attempt) -> AttemptDocument:
         attempt.round, attempt.lane, attempt.number, attempt.id, attempt.parent_id, attempt.technique,
         printable(attempt.title), attempt.plan.expected_gain_us if attempt.plan is not None else None,
         attempt.outcome, attempt.latency_us, printable(attempt.summary), attempt.proposer,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SuiteDocument:
+    """One line for each task that was measured. Percentages are of the core's peak rates."""
+
+    suite_id: str
+    """What `--resume` goes on with."""
+    machine: str
+    simulated: bool
+    caveat: str
+    """What must be said wherever a latency is shown; empty where nothing must."""
+    peaks: str
+    """The rates that percent of peak refers to."""
+    before_percent: float
+    """Geometric mean over the tasks, each counted with 100 at most."""
+    after_percent: float
+    """The same of the best kernels: of simulated latencies those that rest on no contested fact."""
+    counterpart_percent: float
+    """The same, each task with its counterpart where it has one: of simulated latencies the fastest of all kernels."""
+    rows: tuple[SuiteRow, ...]
+    """`after` is null where nothing was faster than the input kernel."""
+    missing: dict[str, str]
+    """Tasks without a row, with the reason."""
+    seconds: float
+    """Of all runs together."""
+    schema: Literal["nki-optimizer/suite/1"] = "nki-optimizer/suite/1"
+
+
+def suite_document(suite_id: str, table: SuiteTable) -> SuiteDocument:
+    return SuiteDocument(
+        suite_id, table.machine, table.simulated, table.caveat, table.peaks, table.before_percent, table.after_percent,
+        table.counterpart_percent, table.rows, table.missing, table.seconds,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ShapesDocument:
+    """One kernel for several shapes: one line for each shape whose run has measured something."""
+
+    set_id: str
+    """What `--resume` goes on with; its runs are called `<set_id>.<name of the shape>`."""
+    kernel: str
+    """Path of the file that was given."""
+    task: str
+    created: str
+    """ISO time, UTC."""
+    complete: bool
+    """The joined kernel was made, and is verified at every line's shape."""
+    best_kernel: str | None
+    """Path of the joined kernel; the input kernel where nothing was faster."""
+    machine: str
+    simulated: bool
+    caveat: str
+    """What must be said wherever a latency is shown; empty where nothing must."""
+    counting: Literal["calls", "share"]
+    """What `weight` is: how often a step calls the kernel, or its share of the step's time before."""
+    before_us: float
+    """Of all calls together, with the input kernel."""
+    alone_us: float
+    """The same with a kernel for each shape, tuned for it alone."""
+    after_us: float
+    """The same with the joined kernel."""
+    speedup: float | None
+    """Weighted; null before anything was measured."""
+    kept_percent: float | None
+    """Of the weighted time that tuning each shape alone saves, what the joined kernel saves; null where that is 0."""
+    variants: int
+    """In the joined kernel, beside the input kernel."""
+    rows: tuple[SetRow, ...]
+    between: tuple[BetweenRow, ...]
+    """Shapes that are none of the set, at which the joined kernel was found to be what the input kernel is."""
+    missing: dict[str, str]
+    """Shapes without a line, with the reason."""
+    notes: tuple[str, ...]
+    seconds: float
+    """Of all runs together, and of the joined kernel's evaluations."""
+    schema: Literal["nki-optimizer/shapes/1"] = "nki-optimizer/shapes/1"
+
+
+def shapes_document(folder: SetFolder, table: SetTable) -> ShapesDocument:
+    manifest = folder.manifest()
+    complete = bool(table.rows) and table.is_complete
+    return ShapesDocument(
+        folder.set_id, manifest.kernel, manifest.task, manifest.created, complete,
+        str(folder.best_kernel) if complete else None, table.machine, table.simulated, table.caveat,
+        table.counting.value, table.before_us, table.alone_us, table.after_us,
+        table.before_us / table.after_us if table.rows else None, table.kept_percent, table.variants, table.rows,
+        table.between, table.missing, table.notes, table.seconds,
     )  # fmt: skip

@@ -16,18 +16,16 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter
 
-from infra.documents.doctor_document import DoctorDocument
 from infra.documents.kernel_document import (
     ChangedDocument,
+    DoctorDocument,
     EvaluationDocument,
     ExplanationDocument,
     MenuDocument,
     MigrationDocument,
 )
 from infra.documents.model_document import ModelDocument, ProjectionDocument, PutBackDocument
-from infra.documents.run_document import RunDocument, RunsDocument
-from infra.documents.shapes_document import ShapesDocument
-from infra.documents.suite_document import SuiteDocument
+from infra.documents.run_document import RunDocument, RunsDocument, ShapesDocument, SuiteDocument
 from infra.records import to_document
 from nki_sim.commands.documents import CheckDocument, ErrorDocument, ProfileDocument, finite
 

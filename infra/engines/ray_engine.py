@@ -7,12 +7,15 @@ answer is in the run's own folder, and nothing is asked twice.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import io
 import json
 import os
 import queue
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -20,13 +23,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+import numpy
+
 from accelopt_core.ports import TargetMisconfigured, TargetUnreachable
 from infra.engines.at_node import is_last
-from infra.engines.bundle import Bundle, bundle
 from infra.engines.engine import ANYWHERE, NOTE, ON, TRIES, Command, Completed, Node, OnLine, Placement, Service
 from infra.engines.processes import LAST_WORDS, last_line
 from infra.isolation.sandbox import kill_group, scrubbed_environment
-from infra.judging.shipment import TREE
+from infra.judging.shipment import TREE, files_to_ship
 from infra.scratch_folder import ScratchFolder
 
 HOW_TO_INSTALL = "`pip install 'nki-optimizer[ray]'`, or in a clone `.venv/bin/pip install -e '.[ray]'`"
@@ -393,3 +397,33 @@ def _ray_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name.startswith("RAY_") and name != "RAY_ADDRESS"}
     kept.update({name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ})
     return {**kept, "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+_STARTED_THERE = ("infra/engines/agent.py", "infra/prediction/worker.py")
+"""Beside the judge and the doctor."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    key: str
+    """SHA-256 of `data`, in hexadecimal; the same files come to the same."""
+    data: bytes
+    """A tar archive of files only, uncompressed."""
+    python: str
+    """Major and minor version that a node must have."""
+    numpy: str
+    """Major version."""
+
+
+def bundle() -> Bundle:
+    """Of this tree, as it is on disk now."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, path in files_to_ship(also=_STARTED_THERE).items():
+            data = path.read_bytes()
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    data = out.getvalue()
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return Bundle(hashlib.sha256(data).hexdigest(), data, python, numpy.__version__.partition(".")[0])

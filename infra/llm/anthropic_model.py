@@ -29,7 +29,7 @@ from infra.llm.retry import (
     redacted,
     with_retries,
 )
-from infra.llm.transport_errors import transport_errors
+from infra.llm.stopping import transport_errors
 
 if TYPE_CHECKING:
     import anthropic

@@ -7,8 +7,7 @@ from typing import Any
 
 from accelopt_core.ports import LanguageModel, ModelError, ModelRefused, ModelReply, ModelRequest, Usage
 from infra.llm.command_model import CommandModel
-from infra.llm.flat_prompt import flat_prompt
-from infra.llm.provider import Provider, ProviderSettings
+from infra.llm.provider import Provider, ProviderSettings, flat_prompt
 from infra.llm.retry import DEFAULT_PATIENCE, Patience, Transient, Trouble
 
 

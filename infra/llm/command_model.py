@@ -20,8 +20,7 @@ from accelopt_core.ports import (
     ModelUnreachable,
     Usage,
 )
-from infra.llm.flat_prompt import flat_prompt
-from infra.llm.provider import Provider, ProviderSettings
+from infra.llm.provider import Provider, ProviderSettings, flat_prompt
 from infra.llm.retry import DEFAULT_PATIENCE, Patience, Transient, Trouble, one_line, redacted, with_retries
 from infra.llm.stopping import POLL_S
 from infra.scratch_folder import ScratchFolder

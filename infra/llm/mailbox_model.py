@@ -14,8 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from accelopt_core.ports import LanguageModel, ModelReply, ModelRequest, ModelUnreachable, Usage
-from infra.llm.flat_prompt import flat_prompt
-from infra.llm.provider import Provider, ProviderSettings
+from infra.llm.provider import Provider, ProviderSettings, flat_prompt
 from infra.llm.recording import request_key
 from infra.llm.stopping import Stopping
 

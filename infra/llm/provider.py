@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from accelopt_core.ports import LanguageModel, ModelError
+from accelopt_core.ports import LanguageModel, ModelError, ModelRequest
 from infra.llm.retry import DEFAULT_PATIENCE, Patience
 from infra.toml_files import read_toml
 
@@ -62,3 +62,15 @@ def default_model(provider: str) -> str:
     if section is None:
         raise NoDefaultModel(f"{provider}: no default model: name one with --model")
     return str(section["model"])
+
+
+_HEADINGS = {"user": "Request", "assistant": "Your earlier answer"}
+
+
+def flat_prompt(request: ModelRequest, *, with_system: bool = True) -> str:
+    """System text, then every message under a heading; complete in itself."""
+    parts = [f"# Instructions\n\n{request.system.strip()}"] if with_system and request.system.strip() else []
+    if len(request.messages) == 1 and not parts:
+        return request.messages[0].content.strip() + "\n"
+    parts += [f"# {_HEADINGS[message.role]}\n\n{message.content.strip()}" for message in request.messages]
+    return "\n\n---\n\n".join(parts) + "\n"

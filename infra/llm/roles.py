@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from accelopt_core.ports import LanguageModel, Role
-from infra.llm.continuing import ContinuingModel
+from accelopt_core.ports import LanguageModel, Message, ModelReply, ModelRequest, Role
 from infra.llm.ledger import Ledger
 from infra.llm.provider import ProviderSettings
 from infra.llm.recording import Exchange, RecordingModel
@@ -46,3 +46,72 @@ def models_for_roles(
             by_name[name] = ContinuingModel(ReplayModel(own, live=live) if own else live)
         models[role] = by_name[name]
     return models
+
+
+_LONGEST_OVERLAP = 2_000
+_LEAST_OVERLAP = 20
+"""Characters that must repeat before they count as said twice."""
+_GO_ON = (
+    "Your reply was cut off by its length limit. Go on exactly where it stopped, in the middle of the line if need be. "
+    "Repeat nothing, open no new code block, and add no explanation."
+)
+_OPENING_FENCE = re.compile(r"\A\s*(?:`{3,}|~{3,})[A-Za-z0-9]*[ \t]*\n")
+
+
+class ContinuingModel:
+    """Asks for the rest, at most `most` times, and joins the parts; outermost of all wrappers.
+
+    A reply that is still cut off after that keeps `truncated`, and nothing is made up.
+    """
+
+    def __init__(self, model: LanguageModel, most: int = 2) -> None:
+        self._model = model
+        self._most = most
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    def complete(self, request: ModelRequest) -> ModelReply:
+        reply = self._model.complete(request)
+        for _ in range(self._most):
+            if not reply.truncated:
+                break
+            # Trailing blanks are not accepted at the end of an assistant's message by every provider.
+            so_far = reply.text.rstrip()
+            asked = replace(
+                request, messages=(*request.messages, Message("assistant", so_far), Message("user", _GO_ON))
+            )
+            rest = self._model.complete(asked)
+            reply = replace(
+                rest, text=joined(reply.text, rest.text), usage=reply.usage + rest.usage, truncated=rest.truncated
+            )
+        return reply
+
+
+def joined(begun: str, rest: str) -> str:
+    """Two parts of one reply, without what the second repeats of the first."""
+    solid = begun.rstrip()
+    blanks = begun[len(solid) :]
+    if blanks and rest[:1].isspace():
+        # The model was shown no trailing blanks and brings its own.
+        wants_newline = "\n" in blanks and not rest.lstrip(" \t").startswith("\n")
+        begun = solid + ("\n" if wants_newline else "")
+    if _inside_fence(begun):
+        rest = _OPENING_FENCE.sub("", rest)
+    for length in range(min(len(begun), len(rest), _LONGEST_OVERLAP), _LEAST_OVERLAP - 1, -1):
+        if begun.endswith(rest[:length]):
+            return begun + rest[length:]
+    last_line = begun[begun.rfind("\n") + 1 :]
+    if last_line.strip() and rest.lstrip().startswith(last_line.strip()):
+        # The cut line was begun again from its start.
+        return begun[: len(begun) - len(last_line)] + last_line[: _indent(last_line)] + rest.lstrip()
+    return begun + rest
+
+
+def _inside_fence(text: str) -> bool:
+    return len(re.findall(r"^\s{0,3}(?:`{3,}|~{3,})", text, re.M)) % 2 == 1
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

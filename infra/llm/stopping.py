@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 from accelopt_core.loop.events import Ending
@@ -59,3 +62,14 @@ class Stopping:
             if error is not None:
                 raise error
             return reply  # type: ignore[return-value]  # of `ask`, which did not raise
+
+
+@cache
+def transport_errors() -> tuple[type[Exception], ...]:
+    """Imports the library: call it when an SDK, which imports it too, is already loaded."""
+    found: list[type[Exception]] = []
+    for library in ("httpx", "httpx2"):
+        if importlib.util.find_spec(library) is not None:
+            module = importlib.import_module(library)
+            found += [module.TransportError, module.StreamError, module.DecodingError]
+    return tuple(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from accelopt_core.evaluation import between
-from infra.documents.suite_document import SuiteDocument
+from infra.documents.run_document import SuiteDocument
 from infra.runs.suite import Ranking, SuiteRow
 from infra.terminal import wording
 from infra.terminal.suite_table import other_name, other_said

@@ -44,7 +44,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.evaluation import CompilersOwn, Measured
+from accelopt_core.evaluation import CompilersOwn, Evaluation, Measured
 from accelopt_core.explanation import Explanation
 from accelopt_core.loop.choosing import Turn
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
@@ -64,11 +64,10 @@ from infra.journal import (
 from infra.llm.ledger import LedgerEntry
 from infra.llm.recording import Exchange
 from infra.llm.replay_model import read_exchanges
-from infra.records import from_document, to_document
-from infra.runs.attempt_records import attempt_document, attempt_from, referred
-from infra.runs.earlier_layout import kernel_by_reference, target_with_machine
+from infra.records import BadRecord, from_document, to_document
+from infra.runs.earlier_layout import joined_attempt, kernel_by_reference, target_with_machine
 from infra.runs.evaluation_store import EVALUATIONS
-from infra.runs.evaluations import Evaluations
+from infra.runs.evaluations import Evaluations, evaluation_from
 from infra.runs.memory_file import MemoryFile
 from infra.runs.mended_links import MendedLink, MendedLinks
 from infra.runs.residual_file import ResidualFile
@@ -540,3 +539,38 @@ def _safe(name: str) -> str:
 
 def _stamp(now: datetime) -> str:
     return now.isoformat(timespec="milliseconds")
+
+
+def attempt_document(attempt: Attempt, keep: Callable[[Evaluation], str]) -> dict[str, Any]:
+    """`keep` stores an evaluation and returns its digest."""
+    document = to_document(replace(attempt, evaluation=None, last_check=None))
+    for name, evaluation in (("evaluation", attempt.evaluation), ("last_check", attempt.last_check)):
+        document[name] = None if evaluation is None else keep(evaluation)
+    return document
+
+
+def attempt_from(record: Mapping[str, Any], get: Callable[[str], Evaluation], source: str) -> Attempt:
+    """Also of an earlier layout. Raises BadRecord, and what `get` raises for a digest."""
+    try:
+        record = joined_attempt(record)
+    except (KeyError, TypeError) as error:
+        raise BadRecord(
+            f"{source}: no attempt of an earlier layout ({error!r}): repair it, or move the file away"
+        ) from error
+    attempt = from_document(Attempt, {**record, "evaluation": None, "last_check": None}, source)
+    return replace(
+        attempt,
+        evaluation=referred(record.get("evaluation"), get, source),
+        last_check=referred(record.get("last_check"), get, source),
+    )
+
+
+def referred(reference: object, get: Callable[[str], Evaluation], source: str) -> Evaluation | None:
+    """The evaluation behind a digest; an earlier layout had it in place."""
+    if reference is None:
+        return None
+    if isinstance(reference, dict):
+        return evaluation_from(reference, source)
+    if isinstance(reference, str):
+        return get(reference)
+    raise BadRecord(f"{source}: {reference!r} names no evaluation: repair it, or move the file away")

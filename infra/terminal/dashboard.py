@@ -25,8 +25,7 @@ from accelopt_core.loop.events import BASELINE_ROUND, Event, Notice, RunObserver
 from infra.runs.lineage import Lineage
 from infra.terminal import wording
 from infra.terminal.family_tree import path_line
-from infra.terminal.plain_progress import PlainProgress
-from infra.terminal.run_state import LaneState, RunState
+from infra.terminal.run_state import LaneState, PlainProgress, RunState
 from infra.terminal.wording import LatencyRow, latency_table, one_line
 from ka_extensions.outcome import Outcome
 

@@ -6,7 +6,7 @@ All of it is made from the run's folder, so that `show` says the same a month la
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -18,23 +18,25 @@ from rich.text import Text
 from accelopt_core.candidate import Attempt
 from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn, Measured, timed
 from accelopt_core.explanation import Explanation
-from accelopt_core.learning.usage import uses_of
+from accelopt_core.learning.usage import Use, uses_of
 from accelopt_core.loop.choosing import pulls_of
 from accelopt_core.optimization_memory import Experience
+from accelopt_core.ports import Role
 from infra.journal import JournalError
 from infra.llm.ledger import Totals, totals_by
 from infra.runs.lineage import Lineage
 from infra.runs.mended_links import MendedLink, in_words
 from infra.runs.run_folder import Manifest, MeasuredKernel, RunFolder, run_ids
-from infra.terminal import comparing, wording
+from infra.terminal import wording
 from infra.terminal.family_tree import tree_lines
-from infra.terminal.gap_table import print_what_is_left
-from infra.terminal.latency_chart import chart_lines
 from infra.terminal.next_steps import Ended, next_steps, print_next
 from infra.terminal.started_as import started_as
-from infra.terminal.wording import LatencyRow, latency_table, one_line
+from infra.terminal.tables import print_what_is_left
+from infra.terminal.wording import LatencyRow, cost, duration, latency_table, one_line, tokens
+from ka_extensions.attempt_history import last_of_rounds
+from ka_extensions.bandit import Pull, track_of
 from ka_extensions.outcome import Outcome
-from ka_extensions.ranking import kendall_tau_b, regret_percent
+from ka_extensions.residuals import kendall_tau_b, regret_percent
 from nki_sim import ties
 
 DIFF_LINES_SHOWN = 60
@@ -56,7 +58,7 @@ class RunSummary:
     seconds_used: float = 0.0
     explanation: Explanation | None = None
     """Why the gaps of the best kernel are still there; None where the run did not come to that."""
-    calls: comparing.Calls = field(default_factory=dict)
+    calls: Calls = field(default_factory=dict)
     """Of models."""
     proposers: tuple[str, ...] = ()
     """Those that took turns."""
@@ -179,10 +181,10 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     if summary.proposers and summary.baseline is not None:
         console.print()
         pulls = pulls_of(summary.attempts, summary.baseline.result)
-        _print_whole(console, comparing.proposers_table(summary.proposers, pulls, summary.calls))
+        _print_whole(console, proposers_table(summary.proposers, pulls, summary.calls))
     if len(summary.calls) > 1:
         console.print()
-        _print_whole(console, comparing.models_table(summary.calls))
+        _print_whole(console, models_table(summary.calls))
     if summary.attempts:
         console.print()
         print_rounds(console, summary.attempts)
@@ -282,7 +284,7 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
         facts.append(("ties", f"{', '.join(summary.tied)} with the best: {least} are not told apart"))
     uses, others = uses_of(summary.attempts, summary.shown)
     if uses:
-        facts.append(("memory", comparing.memory_line(uses, others)))
+        facts.append(("memory", memory_line(uses, others)))
     facts += [("link", line) for line in in_words(summary.links)]
     if summary.best is not None:
         facts.append(("kernel", shown_path(summary.folder.best_kernel)))
@@ -420,3 +422,138 @@ def _run_row(run_id: str, summary: RunSummary) -> list[str]:
         wording.speedup(basis, best.latency_us) if basis is not None and best is not None else "-",
         summary.manifest.target.name,
     ]
+
+
+MOST_NAMED = 5
+"""Experiences that are named; of the others only how many."""
+
+Calls = Mapping[tuple[str, str], Mapping[Role, Totals]]
+"""By proposer and model, then by role."""
+
+
+def proposers_table(names: Sequence[str], pulls: Sequence[Pull], calls: Calls) -> Table:
+    """One line for each proposer, in the order in which they were named: its tries, its wins, what it cost."""
+    table = _table("proposer", "tries", "wins", "speed-up", "ln per try", "cost", "time")
+    for name in names:
+        own = [pull for pull in pulls if pull.proposer == name]
+        track = track_of(own)
+        paid = [each for (whose, _), roles in calls.items() if whose == name for each in roles.values()]
+        usd, unpriced = sum(each.cost_usd for each in paid), sum(each.unpriced_calls for each in paid)
+        table.add_row(
+            one_line(name, 48), str(len(own)), f"{track.wins:.0f}", f"{track.speedup:.2f}x" if own else "-",
+            f"{track.log_speedup / len(own):.3f}" if own else "-", cost(usd, unpriced) if paid else "-",
+            duration(track.seconds) if own else "-",
+        )  # fmt: skip
+    return table
+
+
+def models_table(calls: Calls) -> Table:
+    """One line for each model: its calls and what they cost, in all and by role."""
+    table = _table("model", "calls", "failed", "tokens", "cost", *(role.value for role in Role))
+    for (whose, model), roles in calls.items():
+        total = Totals()
+        for each in roles.values():
+            total = total.join(each)
+        name = f"{model} ({whose})" if whose and model not in whose else model
+        table.add_row(
+            one_line(name, 48), str(total.calls), str(total.failed), tokens(total.usage),
+            cost(total.cost_usd, total.unpriced_calls),
+            *(_by_role(roles[role]) if role in roles else "-" for role in Role),
+        )  # fmt: skip
+    return table
+
+
+def memory_line(uses: Sequence[Use], others: int) -> str:
+    """`"Widen DMA rows" helped 2 of 3; 4 more were shown`."""
+    said = [f'"{one_line(use.experience.title, 60)}" helped {use.helped} of {use.used}' for use in uses[:MOST_NAMED]]
+    if len(uses) > MOST_NAMED:
+        rest = uses[MOST_NAMED:]
+        helped, used = sum(use.helped for use in rest), sum(use.used for use in rest)
+        said.append(f"{len(rest)} more helped {helped} of {used}")
+    if others:
+        said.append("1 more was shown" if others == 1 else f"{others} more were shown")
+    return "; ".join(said)
+
+
+def _by_role(total: Totals) -> str:
+    return f"{total.calls}, {cost(total.cost_usd, total.unpriced_calls)}"
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for number, name in enumerate(names):
+        table.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+HEIGHT = 7
+"""Lines between the fastest and the slowest."""
+LEAST_MEASURED = 2
+"""Tries with a latency, to be worth a picture."""
+COLUMN = 3
+"""Characters for each round, where there is room."""
+_EDGE = 14
+"""Characters before the first column."""
+
+
+def chart_lines(
+    baseline_us: float, attempts: Sequence[Attempt], width: int, *, ascii_only: bool = False
+) -> tuple[Text, ...]:
+    """At most `width` characters wide: of more rounds the newest. None where too little was measured.
+
+    Round 0 is the input kernel. Of several lanes the fastest is drawn; what has no latency stands on the axis.
+    """
+    rounds = [(0, baseline_us, None), *(_fastest(lanes) for lanes in last_of_rounds(attempts))]
+    if sum(us is not None for _, us, _ in rounds) <= LEAST_MEASURED:
+        return ()
+    best = _best_so_far([us for _, us, _ in rounds], [outcome for _, _, outcome in rounds])
+    columns = max(1, width - _EDGE)
+    column = next((each for each in (COLUMN, 2) if len(rounds) * each <= columns), 1)
+    shown = slice(max(0, len(rounds) - columns // column), None)
+    rounds, best = rounds[shown], best[shown]
+    known = [us for _, us, _ in rounds if us is not None] + best
+    low, high = min(known), max(known)
+    if high <= low:
+        return ()
+
+    def row(us: float) -> int:
+        return round((high - us) / (high - low) * (HEIGHT - 1))
+
+    flat, upright, corner = ("-", "|", "+") if ascii_only else ("─", "│", "└")
+    cells = [[(" ", "")] * (column * len(rounds)) for _ in range(HEIGHT)]
+    axis = [(flat, "dim")] * (column * len(rounds))
+    for number, ((_, us, outcome), best_us) in enumerate(zip(rounds, best)):
+        at = number * column
+        for place in range(at, at + column):
+            cells[row(best_us)][place] = (flat, "green dim")
+        words = wording.outcome_words(outcome) if outcome is not None else None
+        mark = (words.plain_mark if ascii_only else words.mark) if words is not None else "o"
+        spot = (mark, words.style if words is not None else "bold")
+        if us is None:
+            axis[at] = spot
+        else:
+            cells[row(us)][at] = spot
+    lines = []
+    for number, line in enumerate(cells):
+        label = {0: wording.latency(high), HEIGHT - 1: wording.latency(low)}.get(number, "")
+        lines.append(Text.assemble((f"{label:>{_EDGE - 2}} {upright}", "dim"), *line))
+    lines.append(Text.assemble((f"{'':{_EDGE - 2}} {corner}", "dim"), *axis))
+    first, last = str(rounds[0][0]), str(rounds[-1][0])
+    under = f"{first}{last:>{max(0, column * (len(rounds) - 1) + 1 - len(first))}}  round"
+    lines.append(Text(f"{'':{_EDGE}}{under}", style="dim"))
+    return tuple(lines)
+
+
+def _fastest(lanes: Sequence[Attempt]) -> tuple[int, float | None, Outcome | None]:
+    """Of a round: its number, and latency and outcome of its fastest lane, or of its first where none has one."""
+    timed = [attempt for attempt in lanes if attempt.latency_us is not None]
+    chosen = min(timed, key=lambda attempt: attempt.latency_us or 0.0) if timed else lanes[0]
+    return chosen.round, chosen.latency_us, chosen.outcome
+
+
+def _best_so_far(latencies: Sequence[float | None], outcomes: Sequence[Outcome | None]) -> list[float]:
+    best: list[float] = []
+    for us, outcome in zip(latencies, outcomes):
+        better = us is not None and (outcome is None or outcome is Outcome.IMPROVED)
+        best.append(min([us, *best[-1:]]) if better and us is not None else best[-1])
+    return best

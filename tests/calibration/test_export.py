@@ -12,8 +12,7 @@ import pytest
 
 from accelopt_core.evaluation import CompileFailed
 from infra.calibration.constants import in_order_of_worth
-from infra.calibration.export import COLUMNS, as_csv, export
-from infra.calibration.rows import RowFile, row_of
+from infra.calibration.rows import COLUMNS, RowFile, as_csv, export, row_of
 from infra.journal import JournalError, utc_now
 from tests.calibration.devices import INFO, KERNELS, ScriptedDevice, model
 from tests.house.structure import ROOT

@@ -12,12 +12,10 @@ import pytest
 
 from accelopt_core.ports import TargetError, TargetMisconfigured, TargetUnreachable
 from infra.calibration import calibrating
-from infra.calibration import measuring as measuring_kernels
-from infra.calibration.calibrating import Calibrated, calibrate
+from infra.calibration.calibrating import Calibrated, Measuring, calibrate
 from infra.calibration.constants import CONSTANTS, kernels_of
 from infra.calibration.file import Calibrations
 from infra.calibration.kernel import CalibrationKernel
-from infra.calibration.measuring import Measuring
 from infra.calibration.rows import Row, RowFile
 from infra.journal import JournalDamaged, JournalLocked
 from tests.calibration.devices import INFO, KERNELS, UNFITTED, ScriptedDevice, Told, model, moved
@@ -82,7 +80,7 @@ def test_the_device_is_used_no_longer_than_it_was_agreed(
 def test_a_kernel_that_does_not_end_is_left_when_the_time_is_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring_kernels, "FIRST_ESTIMATE_S", 0.1)
+    monkeypatch.setattr(calibrating, "FIRST_ESTIMATE_S", 0.1)
     stuck = threading.Event()
     device = ScriptedDevice(TRUE, lambda kernel: kernel == KERNELS[1].name and stuck.wait(PATIENCE_S))
     told: list[str] = []

@@ -13,7 +13,7 @@ import nki_sim
 from accelopt_core.catalogue.search import FAULT, Limits, Search, SimulatedPrices
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.registry import RULES
-from infra.prediction.side_by_side import mapped
+from infra.prediction.trees import mapped
 from nki_sim import repeated
 from nki_sim.canonical import digest
 from nki_sim.dtypes import float32

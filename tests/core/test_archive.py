@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accelopt_core.evaluation import Bottleneck
-from accelopt_core.loop.archive import Archive, Cell
+from accelopt_core.loop.beam import Archive, Cell
 
 INPUT = Cell(Bottleneck.MEMORY_BOUND, frozenset())
 WIDE = Cell(Bottleneck.MEMORY_BOUND, frozenset({"widen"}))

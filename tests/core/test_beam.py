@@ -18,7 +18,7 @@ from accelopt_core.loop.search_state import Ended
 from accelopt_core.ports import EvaluationRequest, Progress
 from accelopt_core.proposer import Feedback, NothingToPlan, Proposer, RoundContext
 from ka_extensions.divergence_guard import DivergenceGuard
-from ka_extensions.repair_rule import RepairRule
+from ka_extensions.error_patterns import RepairRule
 from tests.core.test_rounds import BROKEN, TASK, WRONG, Script, measured
 
 BEAM = LoopSettings(rounds=1, beam=2, patience=99)

@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from accelopt_core.dispatch.between import shapes_between
-from accelopt_core.dispatch.covering import LEAST_SAVED, chosen
+from accelopt_core.dispatch.covering import LEAST_SAVED, chosen, shapes_between
 from accelopt_core.dispatch.weights import Counting, ShapeSet, WeightedShape, weighted_us
 from accelopt_core.task import ShapePreset
 

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from infra.engines.bundle import bundle
+from infra.engines.ray_engine import bundle
 from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,9 +16,8 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Incorrect, Measured
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TargetUnreachable
 from accelopt_core.task import ShapePreset, Task
-from infra.engines.bundle import bundle
 from infra.engines.engine import Command, Placement
-from infra.engines.ray_engine import RayEngine
+from infra.engines.ray_engine import RayEngine, bundle
 from infra.prediction.predictor import Predictor
 from infra.targets.local import LocalTarget
 from infra.targets.on_engine import EngineTarget

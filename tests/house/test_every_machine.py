@@ -26,9 +26,8 @@ from infra import command_line
 from infra.devices.leases import FOLDER_VARIABLE
 from infra.devices.share import CORES_VARIABLE
 from infra.judging.toolchains import open_toolchain
-from infra.neuron.cores import RUNTIME_VARIABLE, share_of_this_host
 from infra.neuron.known_kernel import KNOWN_ARGUMENTS, KNOWN_KERNEL
-from infra.neuron.toolchain import open_neuron_toolchain
+from infra.neuron.toolchain import RUNTIME_VARIABLE, open_neuron_toolchain, share_of_this_host
 from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from nki_sim import machine as table
 from nki_sim.isa.generations import SINCE

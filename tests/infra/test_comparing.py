@@ -17,8 +17,7 @@ from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import Role, Usage
 from infra.llm.ledger import LedgerEntry
 from infra.runs.run_folder import RunFolder
-from infra.terminal.comparing import memory_line
-from infra.terminal.report import print_report, summary_of
+from infra.terminal.report import memory_line, print_report, summary_of
 from ka_extensions.bandit import Draw, Spent
 from ka_extensions.outcome import Outcome
 from tests.infra.samples import attempted, manifest, measured

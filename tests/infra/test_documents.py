@@ -16,9 +16,8 @@ import orchestrator
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Likely, Measured
 from infra import doctor
-from infra.documents.doctor_document import DoctorDocument, ExaminedMachine
-from infra.documents.run_document import RunDocument, run_document
-from infra.documents.suite_document import suite_document
+from infra.documents.kernel_document import DoctorDocument, ExaminedMachine
+from infra.documents.run_document import RunDocument, run_document, suite_document
 from infra.documents.writing import KINDS, as_json, schema_file, schema_name, schema_of
 from infra.runs.run_folder import RunFolder
 from infra.runs.suite import table_of_runs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accelopt_core.candidate import Attempt
-from infra.terminal.latency_chart import HEIGHT, chart_lines
+from infra.terminal.report import HEIGHT, chart_lines
 from tests.attempts import attempted
 
 

@@ -26,7 +26,7 @@ from infra.prediction.progress import PlanningWatch
 from infra.prediction.worker import Prices
 from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.seed_index import load_seed
-from infra.terminal.plain_progress import PlainProgress
+from infra.terminal.run_state import PlainProgress
 from tests.infra.samples import PLAN, TARGET
 from tests.processes import alive, eventually
 from tests.slow import without

@@ -13,7 +13,7 @@ from accelopt_core.dispatch.weights import Counting, ShapeSet, WeightedShape
 from accelopt_core.evaluation import Likely
 from accelopt_core.task import ShapePreset, Work
 from benchmarks import many_shapes as benchmark
-from infra.documents.shapes_document import shapes_document
+from infra.documents.run_document import shapes_document
 from infra.documents.writing import as_json
 from infra.journal import JournalDamaged, JournalError, JournalLocked
 from infra.runs.run_folder import RunFolder, RunNotFound

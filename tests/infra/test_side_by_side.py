@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from infra.prediction.side_by_side import mapped
+from infra.prediction.trees import mapped
 
 
 def children() -> list[int]:

@@ -17,7 +17,7 @@ from accelopt_core.evaluation import Bounds, Likely, Measured, Profile
 from accelopt_core.ports import TargetInfo
 from infra.command_line import read
 from infra.commands.suite_side_by_side import at_once_of, share_of
-from infra.documents.suite_document import suite_document
+from infra.documents.run_document import suite_document
 from infra.records import from_document, to_document
 from infra.runs.run_folder import Manifest, RunFolder, RunNotFound
 from infra.runs.suite import (

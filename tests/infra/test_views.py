@@ -38,8 +38,7 @@ from infra.llm.stopping import Stopping
 from infra.runs.event_log import EventLog, Observers
 from infra.terminal import wording
 from infra.terminal.dashboard import LiveDashboard, draw, open_view
-from infra.terminal.plain_progress import PlainProgress
-from infra.terminal.run_state import RunState
+from infra.terminal.run_state import PlainProgress, RunState
 from ka_extensions.outcome import Outcome
 from tests.infra.samples import PLAN, measured, run_events
 from tests.processes import PATIENCE_S

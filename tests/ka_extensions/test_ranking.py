@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ka_extensions.ranking import kendall_tau_b, regret_percent
+from ka_extensions.residuals import kendall_tau_b, regret_percent
 
 SAME_ORDER = [(1.0, 10.0), (2.0, 20.0), (3.0, 30.0)]
 REVERSED = [(3.0, 10.0), (2.0, 20.0), (1.0, 30.0)]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from ka_extensions.error_patterns import RepairRule
 from ka_extensions.outcome import Outcome
-from ka_extensions.repair_rule import RepairRule
 
 RULE = RepairRule(after=3, least_share=0.3)
 

@@ -10,7 +10,7 @@ import pytest
 from accelopt_core.toolchain import ToolchainMissing
 from infra.devices.leases import FOLDER_VARIABLE, LeaseFolder, LeaseUnavailable
 from infra.devices.share import CORES_VARIABLE, WAIT_VARIABLE, CoreShare
-from infra.neuron.cores import RUNTIME_VARIABLE, share_of_this_host
+from infra.neuron.toolchain import RUNTIME_VARIABLE, share_of_this_host
 
 
 @pytest.fixture(autouse=True)

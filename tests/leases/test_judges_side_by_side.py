@@ -12,8 +12,7 @@ import pytest
 from accelopt_core.toolchain import TensorArgument
 from infra.devices.leases import FOLDER_VARIABLE, LeaseUnavailable
 from infra.devices.share import CORES_VARIABLE
-from infra.neuron.cores import RUNTIME_VARIABLE
-from infra.neuron.toolchain import open_neuron_toolchain
+from infra.neuron.toolchain import RUNTIME_VARIABLE, open_neuron_toolchain
 from infra.simulator.toolchain import traced_on_simulator
 from tests.toolchains.pretend_sdk import PretendSdk
 

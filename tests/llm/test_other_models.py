@@ -25,7 +25,6 @@ from accelopt_core.ports import (
 )
 from infra.llm.claude_cli_model import ClaudeCliModel
 from infra.llm.command_model import CommandModel
-from infra.llm.continuing import ContinuingModel, joined
 from infra.llm.ledger import Ledger
 from infra.llm.mailbox_model import MailboxModel
 from infra.llm.prices import load_prices
@@ -34,7 +33,7 @@ from infra.llm.recording import BadRecording, Exchange, RecordingModel, exchange
 from infra.llm.registry import build_model
 from infra.llm.replay_model import NotRecorded, ReplayModel, read_exchanges
 from infra.llm.retry import Patience, RetryPolicy
-from infra.llm.roles import models_for_roles
+from infra.llm.roles import ContinuingModel, joined, models_for_roles
 from tests.llm.scenes import BETTER
 from tests.llm.wire_server import Says, WireServer
 from tests.processes import limits_s

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from accelopt_core.candidate import Candidate
-from infra.documents.suite_document import suite_document
+from infra.documents.run_document import suite_document
 from infra.report.page_file import Written, suite_html
 from infra.report.suite_page import suite_page
 from infra.runs.suite import table_of_runs
