@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import difflib
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, microseconds
@@ -184,3 +184,31 @@ def machine_and_toolchain(machine: str) -> tuple[str, str]:
     """`simulated trn2 (nki_sim 0.1)` -> its two halves; a text of another form is all machine."""
     match = re.fullmatch(r"(.+?) \((.+)\)", machine)
     return (match.group(1), match.group(2)) if match else (machine, "")
+
+
+@dataclass(frozen=True)
+class Use:
+    """One experience in one run."""
+
+    experience: Experience
+    used: int
+    """Candidates whose plan went by it."""
+    helped: int
+    """Of them, those that came to what it says: to a new best after a win, to none after a rejection."""
+
+
+def uses_of(attempts: Iterable[Attempt], shown: Iterable[Experience]) -> tuple[list[Use], int]:
+    """Those that were followed, most often first; and how many more were shown. `shown`: of all rounds."""
+    known = {each.key: each for each in shown}
+    counts: dict[str, tuple[int, int]] = {}
+    for attempt in attempts:
+        if attempt.plan is None or attempt.decision is None or attempt.outcome is Outcome.MODEL_FAILED:
+            continue
+        for key in attempt.plan.follows:
+            if key in known:
+                used, helped = counts.get(key, (0, 0))
+                won = attempt.decision.improved and attempt.last_check is None
+                agreed = won == known[key].is_win
+                counts[key] = used + 1, helped + agreed
+    uses = [Use(known[key], used, helped) for key, (used, helped) in counts.items()]
+    return sorted(uses, key=lambda use: (-use.used, -use.helped)), len(known) - len(uses)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from accelopt_core.loop import events
-from infra.llm.stopping import Stopping
+from infra.llm.retry import Stopping
 from infra.runs.event_log import Observers
 from infra.terminal.dashboard import View, open_view
 

@@ -24,16 +24,15 @@ from infra.llm.prices import SHIPPED_PRICES, load_prices
 from infra.llm.provider import ProviderSettings
 from infra.llm.recording import Exchange, exchange_to_json
 from infra.llm.registry import provider_from_environment, settings_from_environment
-from infra.llm.retry import Patience
+from infra.llm.retry import Patience, Stopping
 from infra.llm.roles import models_for_roles
-from infra.llm.stopping import Stopping
 from infra.prediction.predictor import Predictor
 from infra.prediction.step_book import StepBookFile
 from infra.runs.event_log import Observers
+from infra.runs.memory_file import kept_for
 from infra.runs.proposer_memory import ProposerMemory
 from infra.runs.run_folder import RunFolder
 from infra.runs.spending import Spending
-from infra.runs.suite_memory import kept_for
 from infra.settings_reader import SettingsError
 from infra.tracing.spans import RunSpans
 from ka_extensions.bandit import CostAware, Spent

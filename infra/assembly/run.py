@@ -26,20 +26,19 @@ from infra.assembly.rounds import guide_of, loop_settings, width_of
 from infra.assembly.targets import compilers_own_of, residuals_of, target_of
 from infra.journal import utc_now
 from infra.llm.contenders import CATALOGUE
-from infra.llm.stopping import Stopping
+from infra.llm.retry import Stopping
 from infra.prediction.explaining import explain_end
 from infra.prediction.progress import NothingPriced, PlanningWatch
 from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.event_log import EventLog, Observers
+from infra.runs.memory_file import kept_for, memory_for
 from infra.runs.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
 from infra.runs.spending import Spending, TimeLimits
-from infra.runs.suite_memory import kept_for, memory_for
 from infra.scratch_folder import clear_left_over
 from infra.settings_reader import SettingsError
-from infra.targets.metered import MeteredTarget
 from infra.targets.on_engine import EngineTarget
 from infra.targets.pool import TargetPool
-from infra.targets.remembering import RememberingTarget
+from infra.targets.remembering import MeteredTarget, RememberingTarget
 from infra.terminal import report
 from infra.tracing.export import NotTraced, open_spans
 from infra.tracing.spans import RunSpans

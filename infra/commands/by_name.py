@@ -26,9 +26,9 @@ from infra.journal import JournalError, utc_now
 from infra.llm.prices import BadPriceFile
 from infra.llm.provider import UnknownProvider
 from infra.runs import suite
+from infra.runs.memory_file import keep_memory
 from infra.runs.run_folder import RunFolder, find_run
 from infra.runs.shape_set import SetFolder
-from infra.runs.suite_memory import keep_memory
 from infra.settings_reader import SettingsError
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, seeds_of
@@ -283,9 +283,9 @@ def _say_where(page: Path) -> None:
 
 def explain(invocation: config.Invocation, answer: Answer) -> int:
     """Of a kernel, or of the best one of a run: where its time is lost, and what keeps the catalogue from it."""
-    from infra.commands import explain as explaining
+    from infra.commands import evaluate as evaluating
 
-    found = explaining.explain(invocation)
+    found = evaluating.explain(invocation)
     answer.give(ExplanationDocument(found.title, kernel_document(found.title, found.result), found.explanation))
     print_explanation(Console(), found.title, found.result, found.explanation)
     return FINISHED

@@ -21,8 +21,7 @@ from accelopt_core.ports import (
     Usage,
 )
 from infra.llm.provider import Provider, ProviderSettings, flat_prompt
-from infra.llm.retry import DEFAULT_PATIENCE, Patience, Transient, Trouble, one_line, redacted, with_retries
-from infra.llm.stopping import POLL_S
+from infra.llm.retry import DEFAULT_PATIENCE, POLL_S, Patience, Transient, Trouble, one_line, redacted, with_retries
 from infra.scratch_folder import ScratchFolder
 
 LONGEST_REPLY_BYTES = 8 << 20

@@ -16,7 +16,7 @@ from pathlib import Path
 from accelopt_core.ports import LanguageModel, ModelReply, ModelRequest, ModelUnreachable, Usage
 from infra.llm.provider import Provider, ProviderSettings, flat_prompt
 from infra.llm.recording import request_key
-from infra.llm.stopping import Stopping
+from infra.llm.retry import Stopping
 
 LONGEST_REPLY_BYTES = 8 << 20
 _REQUEST = re.compile(r"(\d{4})-[a-z]+-([0-9a-f]{12})\.request\.md")

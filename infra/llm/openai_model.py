@@ -26,9 +26,9 @@ from infra.llm.retry import (
     no_model_there,
     one_line,
     redacted,
+    transport_errors,
     with_retries,
 )
-from infra.llm.stopping import transport_errors
 
 if TYPE_CHECKING:
     import openai

@@ -7,16 +7,24 @@ another attempt) and any `ModelError` (not). Everything about waiting is here an
 from __future__ import annotations
 
 import html
+import importlib
+import importlib.util
+import queue
 import random
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from functools import cache
+from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from accelopt_core.loop.events import Ending
+from accelopt_core.loop.steps import Stop
 from accelopt_core.ports import (
     ModelBusy,
     ModelContextOverflow,
@@ -29,7 +37,67 @@ from accelopt_core.ports import (
     ModelUnusable,
     Usage,
 )
-from infra.llm.stopping import Stopping
+
+T = TypeVar("T")
+
+POLL_S = 0.1
+
+
+class Stopping:
+    """Whether the run is to end, set by a signal's handler and looked at by whoever waits."""
+
+    def __init__(self) -> None:
+        self.asked = False  # no lock and no event: a handler may run while this very thread holds one
+
+    def check(self) -> None:
+        """Raises Stop once the run is to end."""
+        if self.asked:
+            raise Stop(Ending.INTERRUPTED, "interrupted")
+
+    def sleep(self, seconds: float) -> None:
+        """Raises Stop."""
+        until = time.monotonic() + seconds
+        self.check()
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, POLL_S))
+            self.check()
+
+    def answered(self, ask: Callable[[], T]) -> T:
+        """What it returns or raises; it runs in a thread of its own, which is left behind where Stop is raised.
+
+        For calls that nothing can end from outside, as a library's that waits for a socket.
+        """
+        said: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+        def listen() -> None:
+            try:
+                said.put((ask(), None))
+            except BaseException as error:  # not this thread's to handle: whoever waits raises it again
+                said.put((None, error))
+
+        self.check()
+        threading.Thread(target=listen, name="model call", daemon=True).start()
+        while True:
+            try:
+                reply, error = said.get(timeout=POLL_S)
+            except queue.Empty:
+                self.check()
+                continue
+            if error is not None:
+                raise error
+            return reply  # type: ignore[return-value]  # of `ask`, which did not raise
+
+
+@cache
+def transport_errors() -> tuple[type[Exception], ...]:
+    """Imports the library: call it when an SDK, which imports it too, is already loaded."""
+    found: list[type[Exception]] = []
+    for library in ("httpx", "httpx2"):
+        if importlib.util.find_spec(library) is not None:
+            module = importlib.import_module(library)
+            found += [module.TransportError, module.StreamError, module.DecodingError]
+    return tuple(found)
+
 
 NOTHING = Usage()
 LONGEST_MESSAGE = 400

@@ -19,6 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 from accelopt_core.optimization_memory import MOST_EXPERIENCES, OLDEST_DAYS, Experience, OptimizationMemory
 from infra.journal import FileLock, explained, make_folder, replace_file, set_aside, utc_now
 from infra.records import first_complaint
+from infra.runs.proposer_memory import proposers_beside
+from infra.runs.residual_file import residuals_beside
 
 FORMAT = 1
 _REMEMBERED_TOKENS = 2000
@@ -160,3 +162,38 @@ def _entries(document: Any) -> tuple[list[Any], tuple[str, ...]]:
     if not isinstance(recorded, list) or not all(isinstance(token, str) for token in recorded):
         raise ValueError("`recorded` is not a list of texts")
     return document["experiences"], tuple(recorded)
+
+
+def keep_memory(checkpoints: Path, suite_id: str, memory: Path, notice: Callable[[str], None]) -> None:
+    """As it is now, with what lies beside it; once for each suite. `notice` as MemoryFile's. Raises JournalError."""
+    kept = _kept(checkpoints, suite_id)
+    if kept.exists():
+        return
+    make_folder(kept.parent)
+    for beside in (proposers_beside, residuals_beside):
+        with explained(beside(memory), "read"):
+            known = beside(memory).read_bytes() if beside(memory).exists() else b""
+        if known:
+            replace_file(beside(kept), known)
+    MemoryFile(memory, notice).copy_to(kept)  # last: where it is, all is
+
+
+def kept_for(run: Path) -> Path | None:
+    """The memory file that the suite of the run in this folder has kept; None where there is none."""
+    suite_id, dot, _ = run.name.rpartition(".")
+    kept = _kept(run.parent, suite_id)
+    return kept if dot and kept.exists() else None
+
+
+def memory_for(run: Path, memory: Path, notice: Callable[[str], None]) -> MemoryFile:
+    """What the run in this folder plans with and files to; `memory` is the shared file. Raises JournalError."""
+    shared, kept, own = MemoryFile(memory, notice), kept_for(run), run / "memory.json"
+    if kept is None:
+        return shared
+    if not own.exists():
+        MemoryFile(kept, notice).copy_to(own)
+    return MemoryFile(own, notice, shared=shared)
+
+
+def _kept(checkpoints: Path, suite_id: str) -> Path:
+    return checkpoints / f"{suite_id}.memory" / "rewrites.json"

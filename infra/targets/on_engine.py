@@ -19,7 +19,7 @@ from infra.judging import wire
 from infra.judging.limits import judge_limit_s
 from infra.judging.toolchains import account_of, open_toolchain
 from infra.languages.registry import supported
-from infra.targets.metered import WorkClock
+from infra.targets.remembering import WorkClock
 from ka_extensions.plain_text import one_line
 
 _JUDGE = "infra.judging.judge"

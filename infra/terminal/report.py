@@ -18,7 +18,7 @@ from rich.text import Text
 from accelopt_core.candidate import Attempt
 from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn, Measured, timed
 from accelopt_core.explanation import Explanation
-from accelopt_core.learning.usage import Use, uses_of
+from accelopt_core.learning.experiences import Use, uses_of
 from accelopt_core.loop.choosing import pulls_of
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import Role

@@ -21,8 +21,8 @@ from accelopt_core.task import ShapePreset, Task
 from infra.engines.engine import ANYWHERE, Command, Completed, Placement
 from infra.engines.ray_engine import RayEngine
 from infra.targets.local import LocalTarget
-from infra.targets.metered import MeteredTarget
 from infra.targets.on_engine import EngineTarget
+from infra.targets.remembering import MeteredTarget
 from tests.e2e import kernels
 from tests.engines.cluster import Cluster, RayNode, running_cluster
 from tests.processes import PATIENCE_S, alive, eventually

@@ -31,10 +31,9 @@ from accelopt_core.task import ShapePreset, Task
 from infra.engines.local import LocalEngine
 from infra.runs.evaluation_store import EvaluationStore
 from infra.targets.local import LocalTarget
-from infra.targets.metered import MeteredTarget
 from infra.targets.on_engine import EngineTarget
 from infra.targets.pool import TargetPool
-from infra.targets.remembering import RememberingTarget
+from infra.targets.remembering import MeteredTarget, RememberingTarget
 from nki_sim.machine import MACHINES
 from tests.e2e import kernels
 from tests.house.structure import ROOT

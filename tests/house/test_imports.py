@@ -134,7 +134,6 @@ def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> Non
         "infra.commands.clean",
         "infra.commands.doctor",
         "infra.commands.evaluate",
-        "infra.commands.explain",
         "infra.commands.init",
         "infra.commands.many_shapes",
         "infra.commands.menu",

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import Step, TimedOut
-from accelopt_core.learning.usage import uses_of
+from accelopt_core.learning.experiences import uses_of
 from accelopt_core.loop.choosing import Turn
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import Role, Usage

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from accelopt_core.optimization_memory import Experience
 from infra.commands.clean import clean_here
-from infra.runs.memory_file import MemoryFile
+from infra.runs.memory_file import MemoryFile, keep_memory, kept_for, memory_for
 from infra.runs.proposer_memory import ProposerMemory
 from infra.runs.run_folder import RunFolder, run_ids
 from infra.runs.suite import latest_suite
-from infra.runs.suite_memory import keep_memory, kept_for, memory_for
 from ka_extensions.bandit import Pull, Spent
 from tests.infra.test_suite import TASKS, a_run
 

@@ -34,7 +34,7 @@ from accelopt_core.loop.events import (
 )
 from accelopt_core.ports import Usage
 from infra.assembly.following import A_PERSON, interruptible
-from infra.llm.stopping import Stopping
+from infra.llm.retry import Stopping
 from infra.runs.event_log import EventLog, Observers
 from infra.terminal import wording
 from infra.terminal.dashboard import LiveDashboard, draw, open_view
