@@ -65,14 +65,10 @@ class RunSettings(Group):
     """what to optimize, for how long, and where results go"""
 
     kernel: Path | None = setting(
-        None,
-        "The kernel to optimize; never modified. Without it: a shipped task.",
-        metavar="FILE",
+        None, "The kernel to optimize; never modified. Without it: a shipped task.", metavar="FILE"
     )
     problem: Path | None = setting(
-        None,
-        "The NumPy reference. Without it: found beside the kernel, or among the shipped tasks.",
-        metavar="FILE",
+        None, "The NumPy reference. Without it: found beside the kernel, or among the shipped tasks.", metavar="FILE"
     )
     function: str | None = setting(
         None, "Which of the kernel file's functions to optimize, where it holds several.", metavar="NAME"
@@ -141,11 +137,7 @@ class RunSettings(Group):
     )
     replay: bool = setting(False, "Use evaluations that earlier runs have stored instead of measuring again.")
     checkpoints: Path = setting(FOLDERS.checkpoints, "Folder of all runs, one folder each.", metavar="DIR")
-    memory: Path = setting(
-        FOLDERS.memory,
-        "What earlier runs learned; shared by all runs.",
-        metavar="FILE",
-    )
+    memory: Path = setting(FOLDERS.memory, "What earlier runs learned; shared by all runs.", metavar="FILE")
     view: str = setting(
         "auto",
         "Live view, plain lines, or errors and the result only; auto: live on a terminal.",

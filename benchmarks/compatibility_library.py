@@ -54,10 +54,7 @@ for _steps in (128, 200):
         module = sys.modules[kernel.__module__]
         kinds = sys.modules["nkilib.core.utils.common_types"]
         options = module.RmsNormQuantKernelArgs(
-            lower_bound=0.0,
-            norm_type=kinds.NormType.RMS_NORM,
-            quantization_type=kinds.QuantizationType.ROW,
-            eps=1e-6,
+            lower_bound=0.0, norm_type=kinds.NormType.RMS_NORM, quantization_type=kinds.QuantizationType.ROW, eps=1e-6
         )
         x, w = normal(2, steps, 512).astype(BF16), normal(512).astype(BF16)
         out = simulate(kernel)(x, w, options)

@@ -118,10 +118,7 @@ for _batch, _n, _hidden, _heads, _norm, _cores in (
         return f32(out), wide @ f32(w)
 
 
-for _shape, _dtype, _cores in (
-    ((128, 4, 8, 1, 1024), BF16, 2),
-    ((64, 2, 4, 3, 512), np.float32, None),
-):
+for _shape, _dtype, _cores in (((128, 4, 8, 1, 1024), BF16, 2), ((64, 2, 4, 3, 512), np.float32, None)):
 
     @library(
         "core/output_projection/output_projection_tkg.py",

@@ -24,11 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.migration_cases import CASES, Case
 from nki_sim.migrate.beta1_to_current import migrate_beta1
 
-REPOSITORIES = {
-    "accelopt": "zhang677/AccelOpt",
-    "samples": "aws-neuron/nki-samples",
-    "autocomp": "ucb-bar/autocomp",
-}
+REPOSITORIES = {"accelopt": "zhang677/AccelOpt", "samples": "aws-neuron/nki-samples", "autocomp": "ucb-bar/autocomp"}
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 PREAMBLE = (
     "import math\nimport numpy as np\nimport neuronxcc.nki as nki\nimport neuronxcc.nki.isa as nisa\n"

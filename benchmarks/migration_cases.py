@@ -92,11 +92,7 @@ def _samples() -> list[Case]:
     found = [
         ("tensor_addition/tensor_addition_nki_kernels.py", "nki_tensor_add", ((256, 1024),) * 2),
         ("tensor_addition/spmd_tensor_addition_nki_kernels.py", "nki_tensor_add", ((256, 1024),) * 2),
-        (
-            "tensor_addition/spmd_multiple_nc_tensor_addition_nki_kernels.py",
-            "nki_tensor_add_nc2",
-            ((512, 2048),) * 2,
-        ),
+        ("tensor_addition/spmd_multiple_nc_tensor_addition_nki_kernels.py", "nki_tensor_add_nc2", ((512, 2048),) * 2),
     ]
     cases = [
         Case(repository, f"{_TUTORIALS}/{file}", function, _arrays(*shapes, dtype=np.float16))

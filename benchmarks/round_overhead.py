@@ -121,12 +121,7 @@ def run(folder: Path, rounds: int) -> tuple[list[float], float]:
         observer = Observers(log, watcher)
         spending = Spending(TimeLimits(), observer)
         ledger = Ledger(load_prices(), on_entry=run_folder.spend)
-        model = ledger.wrap(
-            RecordingModel(
-                InstantModel(source),
-                keep,
-            )
-        )
+        model = ledger.wrap(RecordingModel(InstantModel(source), keep))
         store = EvaluationStore(folder / "checkpoints", run_folder.run_id)
         Loop(
             seed.task(), source, RememberingTarget(InstantTarget(), store, replay=False),

@@ -56,12 +56,7 @@ def digest(program: Program) -> str:
     found.update(f'{_json(header)[:-1]},"templates":[{templates}]}}'.encode())  # the last key in order
     operands = program.operand_data.astype("<i8")
     operands[:, 0] = numbers[operands[:, 0]]
-    for array in (
-        template_numbers[instructions],
-        program.operand_starts,
-        operands,
-        kind_of,
-    ):
+    for array in (template_numbers[instructions], program.operand_starts, operands, kind_of):
         found.update(np.ascontiguousarray(array, "<i8").tobytes())
     return found.hexdigest()
 

@@ -537,11 +537,7 @@ _TRN2_OWN: Table = {
     ),
     "dma_accumulate_efficiency": (0.5, "Trainium3 architecture guide, of earlier generations", "documented"),
     "renames_tiles": (True, "Q096, Q099: a tile filled in every pass is as fast as a new one", "measured"),
-    "reload_window_bytes": (
-        106_492,
-        "L001, Q067-Q072: half of SBUF; C01 reloads from further",
-        "fitted",
-    ),
+    "reload_window_bytes": (106_492, "L001, Q067-Q072: half of SBUF; C01 reloads from further", "fitted"),
     "reorder_reach": (64, "K030, K031: an engine's waits are filled by the next iteration; 16 to 256 alike", "prior"),
     "tensor_runs_ahead": (False, "trn2_device, heads_loop: 3.1 us a head of 96 x 32, in program order", "measured"),
     "profiler_ns": (10_000.0, "A001-D010: what all settings share; N001: profiled 22.3 us, run 7.2 us", "fitted"),
@@ -665,12 +661,7 @@ def compiled_by_beta1(core: Machine) -> Machine:
     It renamed nothing, let TensorE run ahead into any gap, and its instructions that read PSUM issued as fast as
     others: with 65 cycles each, row K031 would have been 6 % faster than Vector can be.
     """
-    return replace(
-        core,
-        renames_tiles=False,
-        tensor_runs_ahead=True,
-        vector_psum_issue_cycles=core.vector_issue_cycles,
-    )
+    return replace(core, renames_tiles=False, tensor_runs_ahead=True, vector_psum_issue_cycles=core.vector_issue_cycles)
 
 
 def machine(name: str) -> Machine:

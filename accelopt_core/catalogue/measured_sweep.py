@@ -14,14 +14,7 @@ from dataclasses import dataclass
 from accelopt_core.candidate import Plan, source_hash
 from accelopt_core.languages.tunables import Declared, Tunable, declared_tunables, with_value
 from accelopt_core.learning.by_numbers import NumbersReflector, NumbersSummarizer
-from accelopt_core.proposer import (
-    CannotRepair,
-    Feedback,
-    NothingToPlan,
-    Proposer,
-    RoundContext,
-    UnusableReply,
-)
+from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, Proposer, RoundContext, UnusableReply
 
 TECHNIQUE = "sweep-tunable"
 

@@ -31,14 +31,7 @@ from accelopt_core.catalogue.kernel_trees import (
 from accelopt_core.evaluation import Bottleneck, Measured
 from accelopt_core.learning.by_numbers import NumbersReflector, NumbersSummarizer
 from accelopt_core.optimization_memory import Experience
-from accelopt_core.proposer import (
-    CannotRepair,
-    Feedback,
-    NothingToPlan,
-    Proposer,
-    RoundContext,
-    UnusableReply,
-)
+from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, Proposer, RoundContext, UnusableReply
 from ka_extensions.outcome import Outcome
 from nki_sim.ties import LEAST_GAIN, worth_a_round
 

@@ -186,18 +186,7 @@ def patched_module(source: SourceFile) -> Found:
                 yield node, f"assigns to {source.dotted(target)}, which is not the kernel's"
 
 
-STDLIB_REACH = {
-    "os",
-    "sys",
-    "builtins",
-    "ctypes",
-    "gc",
-    "inspect",
-    "importlib",
-    "subprocess",
-    "ctypeslib",
-    "threading",
-}
+STDLIB_REACH = {"os", "sys", "builtins", "ctypes", "gc", "inspect", "importlib", "subprocess", "ctypeslib", "threading"}
 """Modules of Python's that others carry along as attributes."""
 
 

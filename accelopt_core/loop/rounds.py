@@ -20,12 +20,7 @@ from functools import partial
 from accelopt_core.candidate import MOST_AT_ONCE, MOST_LANES, Attempt, Candidate, Plan, lane_names
 from accelopt_core.evaluation import Evaluation, Measured, Step, explain
 from accelopt_core.language import Language
-from accelopt_core.learning.experiences import (
-    machine_and_toolchain,
-    measured_rejection,
-    refutation,
-    way_experience,
-)
+from accelopt_core.learning.experiences import machine_and_toolchain, measured_rejection, refutation, way_experience
 from accelopt_core.loop.beam import BeamState
 from accelopt_core.loop.events import (
     BASELINE_ROUND,

@@ -10,15 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 
 from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.evaluation import (
-    CompileFailed,
-    Duplicate,
-    Implausible,
-    Incorrect,
-    Measured,
-    Predicted,
-    microseconds,
-)
+from accelopt_core.evaluation import CompileFailed, Duplicate, Implausible, Incorrect, Measured, Predicted, microseconds
 from accelopt_core.loop.lane import Lane
 from accelopt_core.loop.steps import Steps
 from accelopt_core.ports import Choice, Journal, Simulator

@@ -11,14 +11,7 @@ from accelopt_core.candidate import Plan
 from accelopt_core.evaluation import Bottleneck
 from accelopt_core.model.answers import MalformedAnswer, microseconds_field, read_object, text_field
 from accelopt_core.model.menu import Menu, Offers
-from accelopt_core.model.prompting import (
-    Detail,
-    PromptSettings,
-    ask_for_object,
-    precision_text,
-    profile_fields,
-    render,
-)
+from accelopt_core.model.prompting import Detail, PromptSettings, ask_for_object, precision_text, profile_fields, render
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.proposer import RoundContext, UnusablePlan
@@ -44,11 +37,7 @@ class ModelPlanner:
     """
 
     def __init__(
-        self,
-        model: LanguageModel,
-        instructions: str,
-        settings: PromptSettings,
-        menu: Menu | None = None,
+        self, model: LanguageModel, instructions: str, settings: PromptSettings, menu: Menu | None = None
     ) -> None:
         self._model = model
         self._instructions = instructions

@@ -9,12 +9,7 @@ from accelopt_core.candidate import Candidate, Plan
 from accelopt_core.evaluation import Measured
 from accelopt_core.learning.experiences import factual_summary, kernel_diff, measured_experience
 from accelopt_core.model.answers import MalformedAnswer, read_object, text_field
-from accelopt_core.model.prompting import (
-    PromptSettings,
-    ask_for_object,
-    profile_fields,
-    render,
-)
+from accelopt_core.model.prompting import PromptSettings, ask_for_object, profile_fields, render
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.proposer import RoundContext
@@ -22,12 +17,7 @@ from ka_extensions.divergence_guard import Decision
 
 
 class ModelSummarizer:
-    def __init__(
-        self,
-        model: LanguageModel,
-        today: Callable[[], datetime.date],
-        settings: PromptSettings,
-    ) -> None:
+    def __init__(self, model: LanguageModel, today: Callable[[], datetime.date], settings: PromptSettings) -> None:
         self._model = model
         self._today = today
         self._settings = settings

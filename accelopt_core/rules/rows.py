@@ -12,16 +12,7 @@ from dataclasses import replace
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.flow import uses_of
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.changes import (
-    PARTITION_WISE,
-    Path,
-    Refused,
-    checked,
-    loop_at,
-    loops_around,
-    paths,
-    with_node,
-)
+from nki_sim.loop_ir.changes import PARTITION_WISE, Path, Refused, checked, loop_at, loops_around, paths, with_node
 from nki_sim.loop_ir.dependence import allocated_in, conflict, uses
 from nki_sim.loop_ir.reading import IMPLICIT
 from nki_sim.loop_ir.tree import Access, DeviceLoop, Instruction, Loop, LoopKernel, Node, rebuilt, walk

@@ -9,11 +9,7 @@ D = 64
 
 TOLERANCE = 1e-4
 DOMAINS = {"mask": "fixed"}
-WORK = {
-    "matmul_flops": 4 * H * S * D,
-    "vector_ops": 6 * H * S,
-    "hbm_bytes": 4 * D * (2 * G * S + 2 * G + 2 * H) + S,
-}
+WORK = {"matmul_flops": 4 * H * S * D, "vector_ops": 6 * H * S, "hbm_bytes": 4 * D * (2 * G * S + 2 * G + 2 * H) + S}
 
 
 def get_inputs():

@@ -10,11 +10,7 @@ D = 128
 
 PRESETS = {"small": {"N": 128}}
 TOLERANCE = 1e-4
-WORK = {
-    "matmul_flops": 4 * B * H * N * N * D,
-    "vector_ops": 5 * B * H * N * N,
-    "hbm_bytes": 8 * B * N * D * (H + G),
-}
+WORK = {"matmul_flops": 4 * B * H * N * N * D, "vector_ops": 5 * B * H * N * N, "hbm_bytes": 8 * B * N * D * (H + G)}
 
 
 def get_inputs():

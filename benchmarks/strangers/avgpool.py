@@ -8,11 +8,7 @@ W = 96
 POOL = 3
 
 PRESETS = {"small": {"C": 16, "H": 36, "W": 36}}
-WORK = {
-    "matmul_flops": 0,
-    "vector_ops": C * H * W,
-    "hbm_bytes": 4 * (C * H * W + C * (H // POOL) * (W // POOL)),
-}
+WORK = {"matmul_flops": 0, "vector_ops": C * H * W, "hbm_bytes": 4 * (C * H * W + C * (H // POOL) * (W // POOL))}
 
 
 def get_inputs():

@@ -8,11 +8,7 @@ N = 512
 
 PRESETS = {"small": {"M": 2, "K": 2}}
 TOLERANCE = 1e-4
-WORK = {
-    "matmul_flops": 2 * M * K * 128 * 128 * N,
-    "vector_ops": 0,
-    "hbm_bytes": 4 * M * 128 * (K * 128 + K * N + N),
-}
+WORK = {"matmul_flops": 2 * M * K * 128 * 128 * N, "vector_ops": 0, "hbm_bytes": 4 * M * 128 * (K * 128 + K * N + N)}
 
 
 def get_inputs():

@@ -9,11 +9,7 @@ S = 1024
 D = 128
 
 PRESETS = {"small": {"S": 128}}
-WORK = {
-    "matmul_flops": 0,
-    "vector_ops": 3 * B * (H + G) * S * D,
-    "hbm_bytes": 8 * B * (H + G) * S * D + 8 * S * D,
-}
+WORK = {"matmul_flops": 0, "vector_ops": 3 * B * (H + G) * S * D, "hbm_bytes": 8 * B * (H + G) * S * D + 8 * S * D}
 
 
 def get_inputs():

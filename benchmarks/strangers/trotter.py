@@ -9,11 +9,7 @@ STEPS = 4
 ANGLE = 0.3
 
 TOLERANCE = 1e-4
-WORK = {
-    "matmul_flops": 16 * STEPS * P * P * F,
-    "vector_ops": 6 * STEPS * P * F,
-    "hbm_bytes": 24 * P * F,
-}
+WORK = {"matmul_flops": 16 * STEPS * P * P * F, "vector_ops": 6 * STEPS * P * F, "hbm_bytes": 24 * P * F}
 
 
 def get_inputs():

@@ -292,11 +292,7 @@ def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provi
         kernel=str(problem.kernel.resolve()),
         target=info,
         proposer=", ".join(each.name for each in settings.model.take_turns) or provider,
-        versions={
-            "nki-optimizer": config.VERSION,
-            "python": platform.python_version(),
-            "prompts": prompts_version(),
-        },
+        versions={"nki-optimizer": config.VERSION, "python": platform.python_version(), "prompts": prompts_version()},
         rounds=settings.run.rounds,
         language=problem.task.language,
     )

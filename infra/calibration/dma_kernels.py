@@ -149,13 +149,7 @@ def _turned(name: str, title: str, body: str, result: str) -> CalibrationKernel:
 
 
 def _hops(
-    name: str,
-    title: str,
-    repeats: int,
-    columns: int,
-    queue: str = SYNC,
-    other_queue: str = SCALAR,
-    rows: int = 128,
+    name: str, title: str, repeats: int, columns: int, queue: str = SYNC, other_queue: str = SCALAR, rows: int = 128
 ) -> CalibrationKernel:
     """As wide as it takes for a transfer to outlast the time in which its queue issues the next but one."""
     return kernel_of(

@@ -303,9 +303,7 @@ def _of_shape(begun: _Begun, name: str, folder: RunFolder) -> config.Invocation:
     run = replace(given, preset=name, run_id=folder.run_id, resume=resume, rounds=rounds, in_place=False)
     said = {f"run.{each}": FLAG for each in ("shapes", "preset", "rounds", "in_place")}
     return replace(
-        begun.invocation,
-        settings=replace(begun.settings, run=run),
-        origins={**begun.invocation.origins, **said},
+        begun.invocation, settings=replace(begun.settings, run=run), origins={**begun.invocation.origins, **said}
     )
 
 

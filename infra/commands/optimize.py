@@ -90,9 +90,7 @@ class RunOutcome:
 
 
 def carried_out(
-    invocation: config.Invocation,
-    following: Following = A_PERSON,
-    reference: str | None = None,
+    invocation: config.Invocation, following: Following = A_PERSON, reference: str | None = None
 ) -> RunOutcome:
     """As `carry_out`, and with `in_place` the winner is written over the user's file."""
     done = carry_out(invocation, following, reference)

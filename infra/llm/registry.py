@@ -10,14 +10,7 @@ from dataclasses import replace
 from accelopt_core.ports import LanguageModel
 from infra.llm.provider import Provider, ProviderSettings, UnknownProvider
 
-FILES = (
-    "anthropic_model",
-    "openai_model",
-    "claude_cli_model",
-    "command_model",
-    "mailbox_model",
-    "replay_model",
-)
+FILES = ("anthropic_model", "openai_model", "claude_cli_model", "command_model", "mailbox_model", "replay_model")
 """In the order in which `--help` lists them and `--provider auto` chooses among them."""
 
 

@@ -96,13 +96,7 @@ class ProfileReader:
             raise ToolchainMissing(f"{self._profiler.name} view: {error}; {DOCTOR}") from None
 
     def instructions(
-        self,
-        neff: Path,
-        session: Path,
-        source_name: str,
-        total_time_s: float,
-        deadline: float,
-        env: Mapping[str, str],
+        self, neff: Path, session: Path, source_name: str, total_time_s: float, deadline: float, env: Mapping[str, str]
     ) -> InstructionFacts:
         """`source_name`: how the path of the kernel's file ends.
 
@@ -131,13 +125,7 @@ class ProfileReader:
     # --- Parquet ----------------------------------------------------------------------------------
 
     def _table(
-        self,
-        neff: Path,
-        session: Path,
-        name: str,
-        columns: Sequence[str],
-        deadline: float,
-        env: Mapping[str, str],
+        self, neff: Path, session: Path, name: str, columns: Sequence[str], deadline: float, env: Mapping[str, str]
     ) -> list[dict[str, Any]]:
         if not self._profiler.writes_parquet:
             raise ProfileUnreadable(f"{self._profiler.name} writes no tables that are known here")

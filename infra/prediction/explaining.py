@@ -31,11 +31,7 @@ def explanation_of(
 
 
 def explain_end(
-    result: RunResult,
-    predictor: Predictor,
-    folder: RunFolder,
-    tell: Callable[[Event], None],
-    limit_s: float = LIMIT_S,
+    result: RunResult, predictor: Predictor, folder: RunFolder, tell: Callable[[Event], None], limit_s: float = LIMIT_S
 ) -> None:
     """What is left to gain in a run's best kernel, and what stands in the way: "no idea left" alone helps nobody."""
     if result.ending in (Ending.INTERRUPTED, Ending.FAILED):

@@ -20,12 +20,7 @@ class RememberingTarget:
     """Any target, in front of which stands the store."""
 
     def __init__(
-        self,
-        target: Target,
-        store: EvaluationStore,
-        *,
-        replay: bool,
-        clock: Callable[[], float] = time.monotonic,
+        self, target: Target, store: EvaluationStore, *, replay: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`replay`: also serve what other runs have stored."""
         self._target = target

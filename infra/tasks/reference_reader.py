@@ -137,8 +137,7 @@ def _declarations(tree: ast.Module) -> dict[str, ast.stmt]:
     for name, _ in _entries(said["DOMAINS"], "DOMAINS") if "DOMAINS" in said else ():
         if name not in parameters:
             raise _Unreadable(
-                said["DOMAINS"],
-                f"DOMAINS names {name}, which is no parameter of forward ({', '.join(parameters)})",
+                said["DOMAINS"], f"DOMAINS names {name}, which is no parameter of forward ({', '.join(parameters)})"
             )
     return said
 

@@ -128,14 +128,7 @@ def activation_reduce(
 
 
 def tensor_reduce(
-    op: Any,
-    data: Tile,
-    axis: Any,
-    *,
-    mask: Any = None,
-    dtype: Any = None,
-    negate: bool = False,
-    keepdims: bool = False,
+    op: Any, data: Tile, axis: Any, *, mask: Any = None, dtype: Any = None, negate: bool = False, keepdims: bool = False
 ) -> Tile:
     return reduced(op_name(op), data, axis, mask, dtype, negate, keepdims)
 

@@ -104,11 +104,7 @@ def clipped(mine: Sequence[int], extents: Sequence[int], shape: Sequence[int]) -
 
 
 def result(
-    shape: Sequence[int],
-    dtype: Any,
-    mask: Any,
-    compute: Callable[[Sequence[int] | None], Any],
-    memory: str = SBUF,
+    shape: Sequence[int], dtype: Any, mask: Any, compute: Callable[[Sequence[int] | None], Any], memory: str = SBUF
 ) -> Tile:
     """A new tile of `shape` with what `compute(box)` gives inside the mask; the rest is undefined."""
     tile = Tile.new(tuple(shape), dtype, memory)

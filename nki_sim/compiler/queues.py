@@ -60,12 +60,7 @@ def engine_that_waits(program: Program, costs: Sequence[Cost], found: Found) -> 
 
 
 def order_of_work(
-    program: Program,
-    machine: Machine,
-    costs: Sequence[Cost],
-    regions: Regions,
-    waits: Waits,
-    engine: int,
+    program: Program, machine: Machine, costs: Sequence[Cost], regions: Regions, waits: Waits, engine: int
 ) -> np.ndarray:
     """int64: the rows, in an order in which `engine` waits less for itself; every other queue keeps its own."""
     rows, reads = len(program), len(regions.reads.values)

@@ -317,13 +317,7 @@ def softmax(x: NkiTensor, axis: Any = -1, dtype: Any = None) -> NkiTensor:
 
 
 def rms_norm(
-    x: NkiTensor,
-    w: NkiTensor,
-    axis: Any,
-    n: int,
-    epsilon: float = 1e-6,
-    dtype: Any = None,
-    compute_dtype: Any = None,
+    x: NkiTensor, w: NkiTensor, axis: Any, n: int, epsilon: float = 1e-6, dtype: Any = None, compute_dtype: Any = None
 ) -> NkiTensor:
     """x / sqrt(sum(x^2) / n + epsilon) * w over all free dimensions."""
     axes = _axes(_need_tile(x, "rms_norm"), axis)

@@ -91,11 +91,7 @@ def _compute_rng(arrays: Sequence[np.ndarray], attrs: Any) -> None:
 
 
 _RNG = define(
-    "rng",
-    writes("dst", ON_CHIP, _INTEGERS),
-    _generator_words("u", "dst"),
-    check=_check_rng,
-    compute=_compute_rng,
+    "rng", writes("dst", ON_CHIP, _INTEGERS), _generator_words("u", "dst"), check=_check_rng, compute=_compute_rng
 )
 
 
@@ -181,11 +177,7 @@ def _compute_seed(arrays: Sequence[np.ndarray], attrs: Any) -> None:
 
 
 _SEED = define(
-    "set_rng_seed",
-    _generator_words("w", ""),
-    reads("src_seeds", ON_CHIP),
-    check=_check_seed,
-    compute=_compute_seed,
+    "set_rng_seed", _generator_words("w", ""), reads("src_seeds", ON_CHIP), check=_check_seed, compute=_compute_seed
 )
 
 

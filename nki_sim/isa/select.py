@@ -8,18 +8,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import (
-    FLOATS,
-    INTEGERS,
-    ON_CHIP,
-    integer,
-    one_of,
-    perhaps,
-    reads,
-    state,
-    updates,
-    writes,
-)
+from nki_sim.contracts import FLOATS, INTEGERS, ON_CHIP, integer, one_of, perhaps, reads, state, updates, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import accumulators, numerics, ops, rules
 from nki_sim.isa.constants import reduce_cmd as _reduce_cmd
@@ -85,11 +74,7 @@ _COPY_PREDICATED = define(
 
 
 def tensor_copy_predicated(
-    dst: NkiTensor,
-    src: Number | NkiTensor,
-    predicate: NkiTensor,
-    reverse_pred: bool = False,
-    name: str | None = None,
+    dst: NkiTensor, src: Number | NkiTensor, predicate: NkiTensor, reverse_pred: bool = False, name: str | None = None
 ) -> Instruction:
     """dst = src where predicate is non-zero (zero with reverse_pred); elsewhere dst keeps its values. Vector.
 

@@ -47,11 +47,7 @@ _TENSOR_COPY = define(
 
 
 def tensor_copy(
-    dst: NkiTensor,
-    src: NkiTensor,
-    engine: Engine = Engine.unknown,
-    name: str | None = None,
-    dtype: Any = None,
+    dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None, dtype: Any = None
 ) -> Instruction:
     """dst = src between SBUF and PSUM. Bit-exact for equal dtypes, else converted through float32.
 
@@ -92,11 +88,7 @@ def _compute_memset(arrays: Sequence[np.ndarray], attrs: Memset) -> None:
 
 
 _MEMSET = define(
-    "memset",
-    writes("dst", ON_CHIP, ANY_DTYPE | LONG),
-    check=_check_memset,
-    compute=_compute_memset,
-    attrs_type=Memset,
+    "memset", writes("dst", ON_CHIP, ANY_DTYPE | LONG), check=_check_memset, compute=_compute_memset, attrs_type=Memset
 )
 
 
@@ -410,11 +402,7 @@ def _exact_scalars(
 
 
 def scalar_or_tensor(
-    op_name: str,
-    operand: Number | NkiTensor | None,
-    role: str,
-    roles: tuple[str, ...],
-    operands: tuple[NkiTensor, ...],
+    op_name: str, operand: Number | NkiTensor | None, role: str, roles: tuple[str, ...], operands: tuple[NkiTensor, ...]
 ) -> tuple[Number | None, tuple[str, ...], tuple[NkiTensor, ...]]:
     """Split an operand that is a number, a tile, or absent: (number, roles, operands)."""
     if isinstance(operand, NkiTensor):

@@ -9,17 +9,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import (
-    MOST_DIMENSIONS,
-    ON_CHIP,
-    integer,
-    listed,
-    one_of,
-    perhaps,
-    reads,
-    state,
-    writes,
-)
+from nki_sim.contracts import MOST_DIMENSIONS, ON_CHIP, integer, listed, one_of, perhaps, reads, state, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import accumulators, numerics, ops, rules
 from nki_sim.isa.constants import reduce_cmd as _reduce_cmd

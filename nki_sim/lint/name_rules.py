@@ -49,11 +49,7 @@ def old_namespace(source: KernelSource) -> Found:
 def platform_target(source: KernelSource) -> Found:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and source.is_jit(node) and "platform_target" in keywords_of(node):
-            yield (
-                node,
-                "nki.jit(platform_target=...) was removed",
-                "set NEURON_PLATFORM_TARGET_OVERRIDE instead",
-            )
+            yield (node, "nki.jit(platform_target=...) was removed", "set NEURON_PLATFORM_TARGET_OVERRIDE instead")
 
 
 @rule("0.3", severity="warning")

@@ -107,13 +107,7 @@ class _Writer:
         """The loops that are open, outermost first; one loop of each tree."""
         self._listed = _lists(first)
         self._said: set[int] = set()
-        self._taken = {
-            *self.source.parameters,
-            *self.source.constants,
-            *keyword.kwlist,
-            *vars(builtins),
-            *_IMPORTS,
-        }
+        self._taken = {*self.source.parameters, *self.source.constants, *keyword.kwlist, *vars(builtins), *_IMPORTS}
         self._parameters = self._parameter_texts()
         self.sizes = Sizes(self._dimensions(), tuple(self.source.constants.items()))
         self._taken |= {each.name for each in self.sizes.dimensions}

@@ -181,13 +181,7 @@ def _with_imports(text: str, names: Calls, tree: ast.Module) -> str:
     return "".join([*lines[:at], *(f"{line}\n" for line in wanted), *lines[at:]])
 
 
-def _decorators(
-    source: Source,
-    names: Calls,
-    tree: ast.Module,
-    entry: str,
-    findings: list[Finding],
-) -> None:
+def _decorators(source: Source, names: Calls, tree: ast.Module, entry: str, findings: list[Finding]) -> None:
     """What marks a kernel is nki.jit without options, also under a name of the module's own."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and names.name(node.value) in _MARKS and source.of(node.value) != "nki.jit":

@@ -48,12 +48,7 @@ class Traced(NamedTuple):
 
 
 def traced(
-    source: str,
-    function: str,
-    arguments: Sequence[Any],
-    keywords: dict[str, Any],
-    file: str = "",
-    whole: bool = True,
+    source: str, function: str, arguments: Sequence[Any], keywords: dict[str, Any], file: str = "", whole: bool = True
 ) -> Traced:
     """A kernel's program at these arguments, to be compared with another's. `whole`: as `_loaded`."""
     specs = [TensorSpec(a.shape, as_dtype(a.dtype)) if isinstance(a, np.ndarray) else a for a in arguments]

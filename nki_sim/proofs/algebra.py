@@ -110,10 +110,7 @@ class Algebra:
         if exact.denominator != 1:
             centred = int(self.field.centred(p))
             self._constants[abs(centred)] = float(exact) if centred > 0 else -float(exact)
-        return Value(
-            p,
-            np.asarray(self.exponents.of(exact.numerator, exact.denominator)),
-        )
+        return Value(p, np.asarray(self.exponents.of(exact.numerator, exact.denominator)))
 
     def integers(self, values: Array) -> Value:
         return Value(self.field.of_integers(values), self.exponents.of_integers(values))

@@ -49,8 +49,7 @@ def coverage(run: FieldRun, found: Execution, seed: int, matters: Matters = all_
         if first is not None:
             return _refuted(f"{first} on memory that nothing wrote: line {line} reads {buffer}")
     return Proof(
-        Finding.HELD,
-        f"{written}{again}; line {line} reads memory that nothing wrote, and no output depends on it",
+        Finding.HELD, f"{written}{again}; line {line} reads memory that nothing wrote, and no output depends on it"
     )
 
 

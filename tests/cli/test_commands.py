@@ -115,14 +115,9 @@ def test_a_package_of_the_callers_under_one_of_our_names_is_named(tmp_path: Path
 def test_a_wheel_has_every_part_of_the_program() -> None:
     wheel = read_toml(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
     placed = wheel["hooks"]["custom"]["files"]
-    parts = {
-        *(f"{name}.py" for name in TOP),
-        *PACKAGES,
-        "prompts",
-        "nkibench_seeds",
-        "docs",
-        "skills",
-    } - {"nki_optimizer"}
+    parts = {*(f"{name}.py" for name in TOP), *PACKAGES, "prompts", "nkibench_seeds", "docs", "skills"} - {
+        "nki_optimizer"
+    }
     assert {placed.get(part) for part in parts} == {f"nki_optimizer/tree/{part}" for part in parts}
     assert {place.split("/")[0] for place in placed.values()} == {"nki_optimizer", "nki_sim"}
 

@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.evaluation import CheckFailure
-from accelopt_core.judging.closeness import (
-    FLOAT32,
-    Arithmetic,
-    Place,
-    arithmetic_of,
-    check_output,
-    needed,
-)
+from accelopt_core.judging.closeness import FLOAT32, Arithmetic, Place, arithmetic_of, check_output, needed
 from accelopt_core.judging.excuses import excuse
 from accelopt_core.judging.roundings import moved_by_roundings, summed_one_by_one
 from accelopt_core.judging.storage import STORAGE, WIDE, storage_of

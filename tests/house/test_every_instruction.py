@@ -52,9 +52,7 @@ NO_RESULT = {
 }  # fmt: skip
 """They write no tile."""
 
-UNNAMED = {
-    "get_nc_sub_version": "it is always 0",
-}
+UNNAMED = {"get_nc_sub_version": "it is always 0"}
 """Those without a test of their own in tests/nki_sim."""
 
 OF_THE_ENGINE = {"accumulators", "state"}

@@ -43,12 +43,7 @@ def check(step: NextStep) -> None:
         ("finished", "5 rounds without improvement", 7, " --patience 10"),
         ("interrupted", "interrupted", 3, ""),
         ("failed", "openai:m: http://x refuses the key (HTTP 401)", 3, ""),
-        (
-            "budget",
-            "m: $4.90 spent, of $5: raise the cost budget to go on",
-            3,
-            " --max-cost N",
-        ),
+        ("budget", "m: $4.90 spent, of $5: raise the cost budget to go on", 3, " --max-cost N"),
         ("budget", "m: 10 tokens used: raise the token budget to go on", 3, " --max-tokens N"),
         ("budget", "the 2 hours are used up", 3, " --max-hours N"),
         ("budget", "the 9 device minutes are used up", 3, " --max-device-minutes N"),

@@ -290,18 +290,12 @@ def test_the_report_shows_the_lineage_and_marks_what_was_dropped(tmp_path: Path)
     ("times", "said"),
     [
         ([(50.0, 70.0), (60.0, 65.0)], None),
-        (
-            [(50.0, 65.0), (60.0, 70.0), (70.0, 90.0)],
-            "tau 1.00 over 3 kernels, its first choice is the best measured",
-        ),
+        ([(50.0, 65.0), (60.0, 70.0), (70.0, 90.0)], "tau 1.00 over 3 kernels, its first choice is the best measured"),
         (
             [(50.0, 71.5), (60.0, 65.0), (70.0, 90.0), (80.0, 95.0)],
             "tau 0.67 over 4 kernels, its first choice is 10.0 % slower than the best measured",
         ),
-        (
-            [(50.0, 65.0)] * 3,
-            "no order to compare over 3 kernels, its first choice is the best measured",
-        ),
+        ([(50.0, 65.0)] * 3, "no order to compare over 3 kernels, its first choice is the best measured"),
     ],
 )
 def test_a_run_on_a_device_says_how_good_a_guide_the_simulator_was(

@@ -159,8 +159,7 @@ def test_runs_are_found_by_id_by_its_beginning_and_as_the_latest(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
-    [("2026", "several runs"), ("nothing", "the newest are"), ("../x", "is no run")],
+    ("asked", "says"), [("2026", "several runs"), ("nothing", "the newest are"), ("../x", "is no run")]
 )
 def test_a_run_that_is_not_there_is_an_error_that_names_those_that_are(tmp_path: Path, asked: str, says: str) -> None:
     created(tmp_path, "20261120-1-a")

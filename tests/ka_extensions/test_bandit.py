@@ -45,10 +45,7 @@ def test_of_two_of_whom_nothing_is_known_the_cheaper_is_tried_more_often() -> No
     ids=["only the dear one wins", "both win alike", "neither gains much"],
 )
 def test_a_dear_one_is_worth_it_where_the_cheap_one_wins_nothing(dear: float, cheap: float, more: str) -> None:
-    pulls = [
-        *(pull("dear", dear, usd=0.3) for _ in range(8)),
-        *(pull("cheap", cheap, usd=0.1) for _ in range(8)),
-    ]
+    pulls = [*(pull("dear", dear, usd=0.3) for _ in range(8)), *(pull("cheap", cheap, usd=0.1) for _ in range(8))]
     found = chosen([replace(DEAR, typical=Spent(0.3, 60)), CHEAP], pulls)
     assert found[more] > 280, found
 

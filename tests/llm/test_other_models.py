@@ -141,12 +141,7 @@ RESULT: dict[str, object] = {
     "subtype": "success",
     "is_error": False,
     "result": "the plan",
-    "usage": {
-        "input_tokens": 3,
-        "output_tokens": 5,
-        "cache_read_input_tokens": 7,
-        "cache_creation_input_tokens": 11,
-    },
+    "usage": {"input_tokens": 3, "output_tokens": 5, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 11},
     "modelUsage": {"claude-opus-5-5": {}},
 }
 

@@ -12,16 +12,7 @@ import jinja2
 import pytest
 
 import accelopt_core.model.prompting as prompting
-from accelopt_core.evaluation import (
-    Bounds,
-    Gap,
-    HotLine,
-    Idle,
-    Likely,
-    Measured,
-    Profile,
-    microseconds,
-)
+from accelopt_core.evaluation import Bounds, Gap, HotLine, Idle, Likely, Measured, Profile, microseconds
 from accelopt_core.judging.quoting import quoting
 from accelopt_core.languages.nki.dialect import Dialect
 from accelopt_core.languages.nki.gaps import Cause

@@ -43,12 +43,7 @@ class Clockwork:
     lines: list[str] = field(default_factory=list)
 
     def patience(self, **policy: int) -> Patience:
-        return Patience(
-            RetryPolicy(**policy),
-            sleep=self.slept.append,
-            dice=lambda: 0.5,
-            on_wait=self.lines.append,
-        )
+        return Patience(RetryPolicy(**policy), sleep=self.slept.append, dice=lambda: 0.5, on_wait=self.lines.append)
 
 
 def connect(
@@ -395,11 +390,7 @@ def test_flags_come_before_the_environment_and_that_before_the_defaults() -> Non
 
 
 @pytest.mark.parametrize(
-    "build",
-    [
-        lambda: build_model("anthropic", ProviderSettings()),
-        lambda: build_model("openai", ProviderSettings()),
-    ],
+    "build", [lambda: build_model("anthropic", ProviderSettings()), lambda: build_model("openai", ProviderSettings())]
 )
 def test_no_key_is_an_error_that_names_the_variable(build: Callable[[], LanguageModel]) -> None:
     with pytest.raises(ModelRejectedCredentials, match="set (ANTHROPIC|OPENAI)_API_KEY"):

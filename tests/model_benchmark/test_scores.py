@@ -206,11 +206,7 @@ def test_a_command_that_cannot_work_is_refused(name: str, command: str, said: st
             },
             Figures(Accuracy.UNCHECKED, None, 96.5, 210.0, 10.25, answer_tokens=127.5),
         ),
-        (
-            reports.nxdi,
-            json.loads(FILES[REPORT]),
-            Figures(Accuracy.UNCHECKED, 7001.0001, 41.6789, 95.0525, 11.57375),
-        ),
+        (reports.nxdi, json.loads(FILES[REPORT]), Figures(Accuracy.UNCHECKED, 7001.0001, 41.6789, 95.0525, 11.57375)),
     ],
 )
 def test_each_format_says_what_it_has_and_nothing_else(reader: reports.Reader, report: Any, figures: Figures) -> None:

@@ -354,10 +354,7 @@ def many_tiled_products(count: int) -> Change:
         starts, data = forgery.arrays["operand_starts"], forgery.arrays["operand_data"]
         own, other, more = forgery.rows("nc_matmul")[0], forgery.rows("tensor_copy")[0], 60_000
         ids = np.concatenate(
-            (
-                np.arange(count) + len(forgery.header["templates"]),
-                np.full(more, forgery.arrays["template_ids"][other]),
-            )
+            (np.arange(count) + len(forgery.header["templates"]), np.full(more, forgery.arrays["template_ids"][other]))
         )
         forgery.header["templates"] += [product] * count
         products = np.tile(data[starts[own] : starts[own + 1]], (count, 1))

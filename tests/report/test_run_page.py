@@ -15,17 +15,7 @@ from infra.report.run_page import MOST_LINKS, MOST_TRIES, run_page
 from infra.runs.run_folder import RunFolder
 from infra.terminal.report import summary_of
 from tests.infra.samples import manifest, measured
-from tests.report.pages import (
-    EARLIER_RUNS,
-    FIELDS,
-    HOSTILE,
-    SECTIONS,
-    Ran,
-    Reader,
-    earlier_runs,
-    made_run,
-    page_of,
-)
+from tests.report.pages import EARLIER_RUNS, FIELDS, HOSTILE, SECTIONS, Ran, Reader, earlier_runs, made_run, page_of
 
 LINE = EngineTimeline(500.0, 500.0, {"tensor": (0.0, 0.5, 1.0, 1.0), "dma.sync": (1.0, 0.2, 0.0, 0.0)}, 1, b"zipped")
 DRAWN = Timelines((("input", LINE), ("best", LINE)), ("a note",), (TraceLink("input", "timelines/input.json.gz"),))

@@ -583,11 +583,7 @@ REFUSED = (
         "just loaded",
     ),
     ("group-transfers", STORED_AND_LOADED, "touches what"),
-    (
-        "group-transfers",
-        LOADED_AND_STORED,
-        "writes what",
-    ),
+    ("group-transfers", LOADED_AND_STORED, "writes what"),
     (
         "keep-on-chip",
         IN_HBM.format(dtype="nl.bfloat16", shape="(32, 64)", taken="i, :, :", into="i * 32 : (i + 1) * 32, 0:64"),

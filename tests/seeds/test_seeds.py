@@ -12,14 +12,7 @@ import pytest
 import nki_sim
 from accelopt_core.task import Domain, PrecisionPolicy, Work
 from infra.tasks.reference_reader import TaskInvalid
-from infra.tasks.seed_index import (
-    SEEDS,
-    TaskNotFound,
-    find_reference,
-    load_seed,
-    seed_index,
-    task_from_files,
-)
+from infra.tasks.seed_index import SEEDS, TaskNotFound, find_reference, load_seed, seed_index, task_from_files
 from nki_sim.lint import VERSIONS, check_source
 
 nki_sim.install()
@@ -263,15 +256,9 @@ def test_a_reference_declares_gates_tolerance_precision_and_work(tmp_path):
 @pytest.mark.parametrize(
     ("declaration", "reason"),
     [
-        (
-            "TOLERANCE = 2",
-            r"tolerance 2.0 is not in",
-        ),
+        ("TOLERANCE = 2", r"tolerance 2.0 is not in"),
         ("TOLERANCE = True", "TOLERANCE must be a number, not True"),
-        (
-            'PRESETS = {"small": {"K": 2}}',
-            "sets K, which the file does not define as a .* .it has: M, N",
-        ),
+        ('PRESETS = {"small": {"K": 2}}', "sets K, which the file does not define as a .* .it has: M, N"),
         ('PRESETS = {"full": {"M": 2}}', "full is the name of the file's own constants"),
         ('PRESETS = {"small": {"M": 2.5}}', "not a whole number"),
         ('PRESETS = {"small": {"M": -2}}', "need an identifier and a positive size"),

@@ -41,11 +41,7 @@ class GpuShare:
     """One GPU from its first use to `close`. Each has memory of its own, so whoever has one may measure on it."""
 
     def __init__(
-        self,
-        there: Sequence[VisibleGpu],
-        *,
-        folder: LeaseFolder | None = None,
-        told: Told = lambda line: None,
+        self, there: Sequence[VisibleGpu], *, folder: LeaseFolder | None = None, told: Told = lambda line: None
     ) -> None:
         """Those that may be used are the environment's choice (`CORES_VARIABLE`), or all. Raises ToolchainMissing for
         one that is not there, and for GPUs of several kinds."""

@@ -38,10 +38,7 @@ def _no_calibration(data: Mapping[str, Any] | None) -> Calibration | None:
 
 
 def _compilers_own(toolchain: Toolchain, request: EvaluationRequest) -> CompilersOwn:
-    return CompilersOwn(
-        None,
-        "references are NumPy, and no compiler takes them to a GPU: not timed",
-    )
+    return CompilersOwn(None, "references are NumPy, and no compiler takes them to a GPU: not timed")
 
 
 SUPPORTED = Supported(

@@ -153,11 +153,7 @@ CASES = (
         1e-3,
     ),
     Case("silu_and_mul", lambda r: [normal(r, 17, 600, dtype=BF16)], _silu, 4e-3),
-    Case(
-        "rope",
-        lambda r: [normal(r, 2, 9, 5, 32), normal(r, 2, 9, 3, 32), normal(r, 9, 16), normal(r, 9, 16)],
-        _rope,
-    ),
+    Case("rope", lambda r: [normal(r, 2, 9, 5, 32), normal(r, 2, 9, 3, 32), normal(r, 9, 16), normal(r, 9, 16)], _rope),
     Case(
         "decode_attention",
         lambda r: [normal(r, 6, 64, dtype=np.float16), *(normal(r, 6, 300, 64, dtype=np.float16) for _ in "kv")],

@@ -214,9 +214,7 @@ def test_an_endless_kernel_is_ended_and_the_next_one_runs(on_cpu: TritonToolchai
     x = np.arange(N, dtype=np.float32)
     specs = (TensorArgument((N,), "float32"),)
     endless = on_cpu.compile(
-        file("i = n\nwhile i > 0:\n    i = tl.maximum(i, 1)\ntl.store(y_ptr, i)", OUT + ONCE),
-        specs,
-        60,
+        file("i = n\nwhile i > 0:\n    i = tl.maximum(i, 1)\ntl.store(y_ptr, i)", OUT + ONCE), specs, 60
     )
     with pytest.raises(StepTimeout, match="run took more than 2 s"):
         on_cpu.run(endless, [x], 2)
@@ -255,10 +253,9 @@ def test_what_takes_minutes_needs_a_gpu_and_says_how_much_it_is(on_cpu: TritonTo
 
 
 def test_what_only_a_gpu_has_needs_one(on_cpu: TritonToolchain) -> None:
-    source = file(
-        LANES + "tl.store(y_ptr + i, libdevice.j0(tl.load(x_ptr + i)))",
-        OUT + ONCE,
-    ).replace("\n\n@triton", "\nfrom triton.language.extra import libdevice\n@triton")
+    source = file(LANES + "tl.store(y_ptr + i, libdevice.j0(tl.load(x_ptr + i)))", OUT + ONCE).replace(
+        "\n\n@triton", "\nfrom triton.language.extra import libdevice\n@triton"
+    )
     artifact = on_cpu.compile(source, (TensorArgument((N,), "float32"),), 60)
     with pytest.raises(NotTimed, match="libdevice's __nv_j0f is computed on a GPU only"):
         on_cpu.run(artifact, [np.zeros(N, np.float32)], 60)

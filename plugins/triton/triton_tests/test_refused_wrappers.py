@@ -216,7 +216,7 @@ def test_allocations_views_and_fills(on_cpu: TritonToolchain) -> None:
             for v in views:
                 double[(1,)](v, y, v.stride(-1), BLOCK=256)
             return {"y": y, "z": z}
-            """.replace("            ", "").strip(),
+            """.replace("            ", "").strip()
         ),
     )
     fills = [step for step in program.steps if isinstance(step, Fill)]

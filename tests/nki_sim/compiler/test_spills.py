@@ -134,12 +134,7 @@ def kept(fill: str) -> Program:
 
 @pytest.mark.parametrize(
     ("fill", "saved", "reloaded", "memsets"),
-    [
-        ("with a constant", 0, 0, 2),
-        ("in parts", 1, 1, 2),
-        ("of the input", 0, 1, 0),
-        ("of a written tensor", 1, 1, 0),
-    ],
+    [("with a constant", 0, 0, 2), ("in parts", 1, 1, 2), ("of the input", 0, 1, 0), ("of a written tensor", 1, 1, 0)],
 )
 def test_only_what_is_nowhere_else_is_saved(fill: str, saved: int, reloaded: int, memsets: int) -> None:
     program, machine = kept(fill), replace(space_for(4), reload_window_bytes=0)

@@ -35,11 +35,7 @@ BINARY = {
     "logical_or": np.logical_or,
     "logical_xor": np.logical_xor,
 }
-UNARY = {
-    "abs": np.abs,
-    "square": np.square,
-    "relu": lambda x: np.maximum(x, 0),
-}
+UNARY = {"abs": np.abs, "square": np.square, "relu": lambda x: np.maximum(x, 0)}
 BITS = {"bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor}
 
 

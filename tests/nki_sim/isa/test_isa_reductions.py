@@ -19,13 +19,7 @@ COMMAND = nisa.reduce_cmd
 
 
 @FEW
-@given(
-    data=st.data(),
-    p=partitions,
-    free=free_shapes(ndim=4),
-    op=st.sampled_from(sorted(REDUCE)),
-    negate=st.booleans(),
-)
+@given(data=st.data(), p=partitions, free=free_shapes(ndim=4), op=st.sampled_from(sorted(REDUCE)), negate=st.booleans())
 def test_tensor_reduce_over_trailing_dimensions(
     data: st.DataObject, p: int, free: tuple[int, ...], op: str, negate: bool
 ) -> None:
@@ -53,12 +47,7 @@ def test_tensor_scalar_reduce(data: st.DataObject, p: int, free: tuple[int, ...]
     total = REDUCE[op](want, axis=tuple(range(1, want.ndim))).reshape(p, 1)
     check(
         lambda d, r, a, s: nisa.tensor_scalar_reduce(
-            dst=d,
-            data=a,
-            op0=nl.multiply,
-            operand0=s if vector else 1.125,
-            reduce_op=getattr(nl, op),
-            reduce_res=r,
+            dst=d, data=a, op0=nl.multiply, operand0=s if vector else 1.125, reduce_op=getattr(nl, op), reduce_res=r
         ),
         [src, scale],
         [dst, result],

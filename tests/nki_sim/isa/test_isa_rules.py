@@ -246,11 +246,7 @@ DTYPES: list[Case] = [
     ("find_index8 into float32", lambda: nisa.nc_find_index8(sb(8, 8), sb(8, 20), sb(8, 8)), "uint32 or uint16"),
     ("gather by int32", lambda: nisa.nc_n_gather(sb(8, 8), sb(8, 8), sb(8, 8, dtype=I32)), "indices.*uint32"),
     ("gather that converts", lambda: nisa.nc_n_gather(sb(8, 8, dtype=BF16), sb(8, 8), sb(8, 8, dtype=U32)), "convert"),
-    (
-        "predicate of floats",
-        lambda: nisa.tensor_copy_predicated(sb(8, 8), sb(8, 8), sb(8, 8)),
-        "predicate.*uint8",
-    ),
+    ("predicate of floats", lambda: nisa.tensor_copy_predicated(sb(8, 8), sb(8, 8), sb(8, 8)), "predicate.*uint8"),
     (
         "range_select bounds of int32",
         lambda: nisa.range_select(sb(8, 8), sb(8, 8), nl.less, nl.less, sb(8, 1, dtype=I32), sb(8, 1, dtype=I32)),

@@ -73,12 +73,7 @@ def _accumulating(steps: int, flag, body=None):
 
 @pytest.mark.parametrize(
     ("flag", "times"),
-    [
-        (lambda step: None, 3),
-        (lambda step: step > 0, 3),
-        (lambda step: False, 1),
-        (lambda step: step == 1, 1),
-    ],
+    [(lambda step: None, 3), (lambda step: step > 0, 3), (lambda step: False, 1), (lambda step: step == 1, 1)],
     ids=["left out", "first overwrites", "always overwrites", "the last one overwrites"],
 )
 def test_accumulate(flag, times: int) -> None:
@@ -324,8 +319,7 @@ def test_indirect_transpose_reads_indices_down_the_columns() -> None:
         return out
 
     np.testing.assert_array_equal(
-        nki_sim.simulate(kernel)(table, indices).astype(np.float32),
-        table[indices.T.reshape(-1)].T.astype(np.float32),
+        nki_sim.simulate(kernel)(table, indices).astype(np.float32), table[indices.T.reshape(-1)].T.astype(np.float32)
     )
 
 

@@ -156,11 +156,7 @@ def test_marks_in_neighbours(tmp_path: Path) -> None:
         "    return nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)\n\n\n@nki.jit\ndef kernel(x):\n"
         "    out = unused(x)\n    copied(x, out, 128)\n    return out\n"
     )
-    with (
-        patch.object(sys, "path", [str(tmp_path), *sys.path]),
-        marks.imported([tmp_path], {}),
-        patch.dict(sys.modules),
-    ):
+    with patch.object(sys, "path", [str(tmp_path), *sys.path]), marks.imported([tmp_path], {}), patch.dict(sys.modules):
         count_lines_of("kernel.py")
         try:
             (shape,) = read_at(text, "kernel", [[f32(1024, 64)]])

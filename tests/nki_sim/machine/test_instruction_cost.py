@@ -341,8 +341,7 @@ def test_vector_issues_later_where_it_reads_psum_and_its_result_is_there_as_earl
 
 def test_traffic_is_counted_where_it_happens() -> None:
     load = cost(
-        traced(lambda source, result: (nisa.dma_copy(tile(), source), nisa.dma_copy(result, source))).templates[0],
-        TRN2,
+        traced(lambda source, result: (nisa.dma_copy(tile(), source), nisa.dma_copy(result, source))).templates[0], TRN2
     ).traffic
     assert (load.hbm_read, load.sbuf_write, load.hbm_write, load.sbuf_read) == (P * 2048, P * 2048, 0, 0)
     product = price(matmul(128, 128, 512, nl.float32)).traffic

@@ -135,11 +135,7 @@ def trace_document(origin: Origin, winner: Winner, furthest: Furthest, name: str
                 "max_absolute_error": furthest.absolute,
                 "extra": {"worst_relative_l2": result.worst_rel_l2},
             },
-            "performance": {
-                "latency_ms": result.latency_us / 1e3,
-                "reference_latency_ms": 0.0,
-                "speedup_factor": 0.0,
-            },
+            "performance": {"latency_ms": result.latency_us / 1e3, "reference_latency_ms": 0.0, "speedup_factor": 0.0},
         },
     }
 

@@ -78,12 +78,7 @@ class Memory:
         return decoded(found, element)
 
     def store(
-        self,
-        addresses: np.ndarray,
-        values: np.ndarray,
-        mask: np.ndarray | None,
-        element: Element,
-        programs: np.ndarray,
+        self, addresses: np.ndarray, values: np.ndarray, mask: np.ndarray | None, element: Element, programs: np.ndarray
     ) -> None:
         values = np.broadcast_to(encoded(values, element), addresses.shape)
         for buffer, number, index, active in self._places(addresses, mask, element, "store"):

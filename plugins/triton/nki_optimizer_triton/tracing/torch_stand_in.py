@@ -10,16 +10,7 @@ from typing import Any
 from nki_optimizer_triton.tracing.gpu_facts import GpuFacts
 from nki_optimizer_triton.tracing.recorder import Refused
 from nki_optimizer_triton.tracing.refusing import StandIn, Word
-from nki_optimizer_triton.tracing.tensors import (
-    DTYPES,
-    Device,
-    Dtype,
-    Size,
-    Tensor,
-    allocated,
-    like,
-    strided,
-)
+from nki_optimizer_triton.tracing.tensors import DTYPES, Device, Dtype, Size, Tensor, allocated, like, strided
 
 _ALIASES = {
     "half": "float16",
