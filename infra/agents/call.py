@@ -282,10 +282,10 @@ def _migrate(job: Job, answers: Answers) -> Any:
 
 
 def _doctor(job: Job, answers: Answers) -> Any:
-    from infra.commands import doctor
+    from infra.commands import machines
     from infra.documents.kernel_document import DoctorDocument
 
-    examined = tuple(doctor.examined(job.settings, host)[0] for host in job.settings.target.host or ("",))
+    examined = tuple(machines.examined(job.settings, host)[0] for host in job.settings.target.host or ("",))
     return DoctorDocument(all(each.usable for each in examined), examined)
 
 

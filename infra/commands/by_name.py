@@ -372,7 +372,7 @@ def diff(invocation: config.Invocation, answer: Answer) -> int:
 
 def doctor(invocation: config.Invocation, answer: Answer) -> int:
     from infra import doctor as examination
-    from infra.commands.doctor import examined as examined_machine
+    from infra.commands.machines import examined as examined_machine
 
     wanted = invocation.settings.target
     if wanted.engine != "local":
@@ -399,7 +399,7 @@ def doctor(invocation: config.Invocation, answer: Answer) -> int:
 def _doctor_of_cluster(settings: config.Settings, answer: Answer) -> int:
     """Its nodes, each with its versions and with what became of a known kernel there."""
     from infra import doctor as examination
-    from infra.commands.doctor import examined_nodes
+    from infra.commands.machines import examined_nodes
 
     neuron_wanted = settings.target.neuron_cores > 0
     examined: list[ExaminedMachine] = []
@@ -418,14 +418,14 @@ def _doctor_of_cluster(settings: config.Settings, answer: Answer) -> int:
 
 def calibrate(invocation: config.Invocation, answer: Answer) -> int:
     """Measure a device's constants and keep them; or write out what was measured."""
-    from infra.commands import calibrate as calibrating
+    from infra.commands import machines
 
     console = Console()
     if invocation.settings.calibration.export is not None:
-        console.print(calibrating.export_measurements(invocation.settings), soft_wrap=True)
+        console.print(machines.export_measurements(invocation.settings), soft_wrap=True)
         return FINISHED
     try:
-        kept = calibrating.calibrate(invocation.settings, console)
+        kept = machines.calibrate(invocation.settings, console)
     except KeyboardInterrupt:
         return complain("interrupted; what was measured is kept, and the same command goes on", STOPPED)
     return FINISHED if kept else STOPPED
@@ -447,18 +447,18 @@ def init(invocation: config.Invocation, answer: Answer) -> int:
 
 
 def clean(invocation: config.Invocation, answer: Answer) -> int:
-    from infra.commands import clean as cleaning
+    from infra.commands import machines
 
     settings, remove, console, status = invocation.settings, not invocation.dry_run, Console(), FINISHED
     for host in settings.target.host:
         try:
-            found = cleaning.clean_host(settings, host, remove=remove)
+            found = machines.clean_host(settings, host, remove=remove)
         except TargetError as error:
             status = complain(error, UNREACHABLE)
             continue
         print_found(console, host, found, removed=remove)
     if not settings.target.host:
-        here = cleaning.clean_here(settings.run.checkpoints, remove=remove)
+        here = machines.clean_here(settings.run.checkpoints, remove=remove)
         print_found(console, "this machine", here, removed=remove)
     return status
 

@@ -29,12 +29,12 @@ from infra.assembly.rounds import limits_of
 from infra.assembly.targets import predictor_of, target_of
 from infra.commands import optimize
 from infra.commands.joined_kernel import JoinedKernel, Joining, Tuned
+from infra.commands.optimize import write_back
 from infra.commands.profile import tensor
 from infra.journal import JournalError, utc_now
 from infra.prediction.predictor import kernel_arguments
 from infra.runs import suite
 from infra.runs.evaluation_store import EvaluationStore
-from infra.runs.in_place import write_back
 from infra.runs.run_folder import RunFolder, RunNotFound, new_run_id
 from infra.runs.shape_set import SetFolder, SetManifest, SetRow, SetTable, find_set, latest_set
 from infra.settings_reader import ARGUMENT, SettingsError

@@ -19,8 +19,7 @@ from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import ModelError, TargetError, TaskFault
 from infra.assembly.following import A_PERSON, Following
 from infra.assembly.run import carry_out
-from infra.journal import JournalError
-from infra.runs.in_place import write_back
+from infra.journal import JournalError, explained, replace_file
 from infra.settings_reader import SettingsError
 from infra.tasks.plain_reference import Inputs, reference_module
 from infra.tasks.reference_reader import TaskInvalid
@@ -194,3 +193,29 @@ class _Listener:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class KernelChanged(JournalError):
+    """The user edited the file while the run went on; it is left alone."""
+
+
+def write_back(kernel: Path, input_source: str, winner: str) -> Path:
+    """Returns the path of the copy, `<kernel>.bak` or the next free name. Raises JournalError; then nothing changed."""
+    with explained(kernel, "read"):
+        current = kernel.read_bytes()
+    if current.decode("utf-8-sig", "replace").splitlines() != input_source.splitlines():
+        raise KernelChanged(f"{kernel} was changed while the run went on: it is left alone; merge the winner by hand")
+    copy = _free_name(kernel)
+    replace_file(copy, current)
+    replace_file(kernel, winner)
+    return copy
+
+
+def _free_name(kernel: Path) -> Path:
+    """An earlier copy is never overwritten: it may hold the only original."""
+    copy = kernel.with_name(kernel.name + ".bak")
+    number = 1
+    while copy.exists():
+        copy = kernel.with_name(f"{kernel.name}.bak.{number}")
+        number += 1
+    return copy

@@ -14,7 +14,7 @@ import pytest
 
 import orchestrator
 from infra import scratch_folder
-from infra.commands.clean import clean_here
+from infra.commands.machines import clean_here
 from infra.runs.run_folder import RunFolder
 from infra.ssh.remote_agent import leftovers
 from tests.house.structure import ROOT, modules

@@ -13,9 +13,9 @@ from rich.console import Console
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompilersOwn, Implausible, IncumbentTiming, Predicted, Step, TimedOut
 from accelopt_core.ports import Role, Usage
+from infra.commands.optimize import KernelChanged, write_back
 from infra.documents.run_document import run_document
 from infra.llm.ledger import LedgerEntry
-from infra.runs.in_place import KernelChanged, write_back
 from infra.runs.run_folder import RunFolder
 from infra.terminal.report import (
     diff_of,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from accelopt_core.optimization_memory import Experience
-from infra.commands.clean import clean_here
+from infra.commands.machines import clean_here
 from infra.runs.memory_file import MemoryFile, keep_memory, kept_for, memory_for
 from infra.runs.proposer_memory import ProposerMemory
 from infra.runs.run_folder import RunFolder, run_ids

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import config
-from infra.commands.doctor import examined
+from infra.commands.machines import examined
 from infra.devices.leases import FOLDER_VARIABLE
 from nki_optimizer_triton import gpu_doctor
 from nki_optimizer_triton.gpu_share import PACKAGES_VARIABLE
