@@ -14,17 +14,7 @@ import numpy as np
 from nki_sim.beta1 import isa
 from nki_sim.beta1.indices import arange, mgrid
 from nki_sim.beta1.operations import aligned, binary, broadcast_shape, holds, numbers, op_name, promoted, result, unary
-from nki_sim.beta1.tiles import (
-    HBM,
-    PSUM,
-    SBUF,
-    DynamicSlice,
-    ParDim,
-    Tile,
-    covered,
-    set_operator,
-    write,
-)
+from nki_sim.beta1.tiles import HBM, PSUM, SBUF, DynamicSlice, ParDim, Tile, covered, set_operator, write
 from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiValidationError, NotSupported
 from nki_sim.machine import DEFAULT_MACHINE, ISA, machine
@@ -182,10 +172,7 @@ def _binary(name: str) -> Callable[..., Tile]:
         shape = broadcast_shape(x, y)
         compute = binary(name)
         return result(
-            shape,
-            promoted(dtype, x, y),
-            mask,
-            lambda box: compute(numbers(x, box, shape), numbers(y, box, shape)),
+            shape, promoted(dtype, x, y), mask, lambda box: compute(numbers(x, box, shape), numbers(y, box, shape))
         )
 
     return function

@@ -20,17 +20,7 @@ from nki_sim.migrate.calls import Calls, arguments
 from nki_sim.migrate.code import Lines
 from nki_sim.migrate.edits import Source
 from nki_sim.migrate.layouts import Layout
-from nki_sim.migrate.operands import (
-    NO_CLIP,
-    UNKNOWN,
-    Clip,
-    NeedsPerson,
-    Operand,
-    clipped,
-    outer_axes,
-    piece,
-    subscript,
-)
+from nki_sim.migrate.operands import NO_CLIP, UNKNOWN, Clip, NeedsPerson, Operand, clipped, outer_axes, piece, subscript
 
 _OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
 _REDUCE = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "multiply"}
