@@ -97,13 +97,14 @@ CheckResult = Union[Passed, BeyondFloat32, Undefined, Failed]
 """On one draw. A value, since it comes from a forked process."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Execution:
     """One draw: what the reference says of it, and what the kernel does."""
 
     draw: Draw
     inputs: list[Any]
     expected: tuple[np.ndarray, ...]
+    """Empty while its memory is needed for another run of the reference: it may be gigabytes."""
     raw: list[np.ndarray]
     """As the kernel returned them."""
     outputs: list[np.ndarray]

@@ -189,13 +189,49 @@ def _with_neighbours(bins: np.ndarray) -> np.ndarray:
     return summed
 
 
+FEW_ROWS = 64
+"""One row in so many may need noise where that is taken for these alone."""
+
+
+@dataclass(frozen=True)
+class FewRows:
+    """Rows of an output that are further off than one rounding of the result explains, where nothing else is."""
+
+    numbers: np.ndarray
+    """Of each, among `in_lines`."""
+    spare: float
+    """So many of their elements may be beyond their own noise."""
+    relative_l2: float
+    """Of the whole output."""
+
+    def are_right(
+        self, got: np.ndarray, expected: np.ndarray, noise: np.ndarray, arithmetic: Arithmetic, stored: Storage
+    ) -> bool:
+        """By their noise; all three arrays are of these rows."""
+        sums = _Sums(got, expected, noise, arithmetic, stored=stored)
+        return sums.strange is None and sums.rows.off(arithmetic.slack) is None and sums.suspects <= self.spare
+
+
+def few_rows(got: np.ndarray, expected: np.ndarray, arithmetic: Arithmetic, stored: Storage) -> FewRows | None:
+    """The rows that only their noise can tell right from wrong. None where they are many, or not all that is off."""
+    if got.shape != expected.shape:
+        return None
+    sums = _Sums(got, expected, None, arithmetic, stored=stored, most_rows_off=len(in_lines(expected)) // FEW_ROWS)
+    whole, slack = _Lines(sums.rows.sums.sum(axis=1, keepdims=True), got.size, stored), arithmetic.slack
+    if sums.ended or sums.strange is not None or whole.off(slack) is not None or sums.columns.off(slack) is not None:
+        return None
+    numbers = np.flatnonzero(~(sums.rows.over(slack) <= 1))
+    spare = FEW * got.size - np.delete(sums.suspects_in, numbers).sum()
+    return FewRows(numbers, spare, _ratio(sums.rows.error, sums.rows.norm)) if spare >= 0 else None
+
+
 LARGEST = 1e30
 """From here on another order of the same steps may be beyond float32."""
 
 
 def rows_within_float32(plain: np.ndarray) -> np.ndarray:
     """bool [..., 1]: rows that `plain`, the reference run in float32, stays well within its range on."""
-    lines = _line(plain)
+    lines = in_lines(plain)
     with np.errstate(invalid="ignore"):  # NaN is not
         within: np.ndarray = (lines.max(axis=1, initial=0) < LARGEST) & (lines.min(axis=1, initial=0) > -LARGEST)
     return within.reshape(*plain.shape[:-1], 1)
@@ -248,7 +284,7 @@ def check_output(
     if allowance is not None and np.isinf(allowance).any():
         left_out = np.isinf(allowance)
         got, allowance = np.where(left_out, expected, got), np.where(left_out, 0.0, allowance)
-    sums = _Sums(got, expected, noise, arithmetic, elements, allowance, stored, quick)
+    sums = _Sums(got, expected, noise, arithmetic, elements, allowance, stored, 0 if quick else None)
     if sums.ended:
         return float("inf"), CheckFailure(reason="a row differs", **where)
     if sums.strange is not None:
@@ -275,14 +311,14 @@ def check_output(
         return distance, _failure(got, expected, sums.suspect, single, where, said=said("element"))
     row = rows.off(slack)
     if row is not None:
-        flat = row * sums.width + _furthest(_line(got)[row], _line(expected)[row])
+        flat = row * sums.width + _furthest(in_lines(got)[row], in_lines(expected)[row])
         off = rows.at(row, slack)
         return distance, _failure(got, expected, flat, f"row {row} differs", where, *off, said("row"))
     column = columns.off(slack)
     if column is not None:
         part, at = divmod(column, sums.width)
         chosen = np.s_[part * sums.height : (part + 1) * sums.height, at]
-        row = part * sums.height + _furthest(_line(got)[chosen], _line(expected)[chosen])
+        row = part * sums.height + _furthest(in_lines(got)[chosen], in_lines(expected)[chosen])
         flat = row * sums.width + at
         off = columns.at(column, slack)
         return distance, _failure(got, expected, flat, f"column {at} differs", where, *off, said("column"))
@@ -411,10 +447,10 @@ class _Lines:
             return np.zeros(0)
         return np.sqrt(self.error) / (self._limit(slack) + FLOOR * np.sqrt(self.length))
 
-    def any_off(self, slack: float, part: slice) -> bool:
-        """Is one of those off? Of too few or too short ones none."""
-        some = replace(self, sums=self.sums[:, part])
-        return len(some.error) > 1 and some.off(slack) is not None
+    def count_off(self, slack: float, part: slice) -> int:
+        """How many of those are off. Of too few or too short ones none."""
+        some = _Lines(self.sums[:, part], self.length, self.stored)
+        return int(np.count_nonzero(~(some.over(slack) <= 1))) if len(some.error) > 1 else 0
 
     def _limit(self, slack: float) -> np.ndarray:
         limit: np.ndarray = np.sqrt(slack * slack * self.noise + self.sums[3]) + self.rounding
@@ -440,8 +476,9 @@ class _Sums:
         elements: np.ndarray | None = None,
         allowance: np.ndarray | None = None,
         stored: Storage = WIDE,
-        quick: bool = False,
+        most_rows_off: int | None = None,
     ) -> None:
+        """`most_rows_off`: more of them end the walk; None: nothing does."""
         self._arithmetic = arithmetic
         self._stored = stored
         self.width = max(1, expected.shape[-1]) if expected.ndim else 1
@@ -456,22 +493,30 @@ class _Sums:
         self._columns = np.zeros((4, groups, self.width))
         self.columns = _Lines(self._columns.reshape(4, -1), self.height, stored)
         self.ended = False
-        """At a row that is off, before the rest was looked at."""
+        """Before the rest was looked at."""
         self.strange: int | None = None
         """Flat index of the first value that is not finite where the reference's is."""
-        self.suspects = 0
+        self.suspects_in = np.zeros(count, np.intp)
+        """Of each row."""
         self.suspect = -1
         """Flat index, in the first row that has one, of the one that is most times too small or too large."""
         step = max(1, _BLOCK // max(1, self.width))
         self._buffers = np.empty((3, min(step, max(1, self.height)), self.width))
+        off = 0
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is told as such
             for group in range(groups):
                 for start in range(group * self.height, (group + 1) * self.height, step):
                     rows = slice(start, min(start + step, (group + 1) * self.height))
                     self._block(rows, group)
-                    if quick and self.rows.any_off(arithmetic.slack, rows):
-                        self.ended = True
-                        return
+                    if most_rows_off is not None:
+                        off += self.rows.count_off(arithmetic.slack, rows)
+                        self.ended = off > most_rows_off
+                        if self.ended:
+                            return
+
+    @property
+    def suspects(self) -> int:
+        return int(self.suspects_in.sum())
 
     @property
     def lines(self) -> tuple[_Lines, _Lines]:
@@ -530,11 +575,11 @@ class _Sums:
 
     def _suspect(self, row: int, beyond: np.ndarray) -> None:
         count = int(np.count_nonzero(beyond))
-        if count and not self.suspects:
+        if count and self.suspect < 0:
             got, want = np.abs(self._got[row].astype(np.float64)), np.abs(self._expected[row].astype(np.float64))
             least = np.minimum(got, want) + np.finfo(np.float32).tiny
             self.suspect = row * self.width + int(np.argmax(np.where(beyond, np.maximum(got, want) / least, 0)))
-        self.suspects += count
+        self.suspects_in[row] = count
 
     def _made_finite(self, rows: slice, want: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Error 0 where both are the same infinity or both NaN, infinite where only one is; and finite norms."""
@@ -565,8 +610,8 @@ def _ratio(errors: np.ndarray, norms: np.ndarray) -> float:
     return float(np.sqrt(error / norm))
 
 
-def _line(array: np.ndarray) -> np.ndarray:
-    """As rows."""
+def in_lines(array: np.ndarray) -> np.ndarray:
+    """[rows, elements]."""
     return array.reshape(-1, array.shape[-1]) if array.ndim else array.reshape(1, 1)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from accelopt_core.judging.closeness import in_lines
 from accelopt_core.judging.distributions import changed_inputs
 from accelopt_core.judging.domains import Kind, Movement, index_axis, is_floating, movements
 from accelopt_core.judging.reference_arrays import WatchedNumPy, any_narrow, computing_wide, unrounded
@@ -219,11 +220,12 @@ class Reference:
         expected: tuple[np.ndarray, ...],
         unit: float,
         seed: int,
+        rows: Sequence[np.ndarray] | None = None,
     ) -> tuple[np.ndarray, ...]:
         """What `less`, of the draws before this one of `NOISES`, becomes with it; written over it, if it is not None.
 
         The share of each is as of all of them, so that what some give is less than the noise at every element: what
-        is close enough by that is close enough.
+        is close enough by that is close enough. `rows`: of each output, those that `expected` has, by number.
         """
         if less is None:
             less = tuple(_one_rounding(exact, unit) for exact in expected)
@@ -234,7 +236,7 @@ class Reference:
             return computing_wide(inputs_moved) if narrow else inputs_moved
 
         with np.errstate(all="ignore"):
-            self._join_change(less, expected, inputs, moved)
+            self._join_change(less, expected, inputs, moved, rows)
         return less
 
     def _join_change(
@@ -243,10 +245,11 @@ class Reference:
         expected: tuple[np.ndarray, ...],
         inputs: list[Any],
         moved: Callable[[bool], list[Any]],
+        rows: Sequence[np.ndarray] | None,
     ) -> None:
         """With what the outputs for other inputs are off. None of them outlives the call: they may be gigabytes."""
-        for root, one, exact in zip(noise, self._unrounded(inputs, moved), expected):
-            _join(root, one, exact)
+        for number, (root, one, exact) in enumerate(zip(noise, self._unrounded(inputs, moved), expected)):
+            _join(root, one if rows is None else in_lines(one)[rows[number]], exact)
 
     def in_float32(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """`forward` in float32: what plain arithmetic makes of these inputs, whether that is finite or not."""

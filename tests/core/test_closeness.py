@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.evaluation import CheckFailure
-from accelopt_core.judging.closeness import FLOAT32, Arithmetic, Place, arithmetic_of, check_output, needed
+from accelopt_core.judging.closeness import FLOAT32, Arithmetic, Place, arithmetic_of, check_output, few_rows, needed
 from accelopt_core.judging.excuses import excuse
 from accelopt_core.judging.roundings import moved_by_roundings, summed_one_by_one
 from accelopt_core.judging.storage import STORAGE, WIDE, storage_of
@@ -223,6 +223,43 @@ def test_room_where_products_cancel_is_no_room_for_wrong_ones(wrong: str) -> Non
             "the smaller product left out": np.where(np.abs(x * c) > np.abs(y * s), x * c, -y * s),
         }[wrong]
         assert check(got, expected[0], noise[0]) is not None, f"seed {seed}"
+
+
+def one_row_that_cancels() -> tuple[Reference, list[np.ndarray], np.ndarray, tuple[np.ndarray, ...]]:
+    """A product, its inputs, what float32 makes of it and what it is; row 3 is a ten-thousandth of what it sums."""
+    x, w = 1 + normal(128, 256), 1e4 + normal(256, 48)
+    x[3] -= x[3].mean()
+    inputs = [x.astype(np.float32), w.astype(np.float32)]
+    reference = Reference(TASK, TASK.full)
+    return reference, inputs, inputs[0] @ inputs[1], reference.expected(inputs)
+
+
+@pytest.mark.parametrize(
+    ("factor", "is_right"), [(1.0, True), (1.001, True), (2.0, False), (0.0, False), (np.nan, False)]
+)
+def test_a_few_rows_that_cancel_are_held_to_their_noise_as_all_are(factor: float, is_right: bool) -> None:
+    reference, inputs, got, expected = one_row_that_cancels()
+    got[3] *= factor
+    noise = reference.noise(inputs, expected, FLOAT32.unit, seed=1)
+    assert (check(got, expected[0], noise[0]) is None) == is_right
+    few = few_rows(got, expected[0], FLOAT32, WIDE)
+    if few is None:
+        assert np.isnan(factor)  # which is said as such
+        return
+    assert few.numbers.tolist() == [3]
+    part = (expected[0][few.numbers],)
+    one: tuple[np.ndarray, ...] | None = None
+    for draw in range(NOISES):
+        one = reference.more_noise(one, draw, inputs, part, FLOAT32.unit, 1, [few.numbers])
+    assert one is not None and np.array_equal(one[0], noise[0][few.numbers])
+    assert few.are_right(got[few.numbers], part[0], one[0], FLOAT32, WIDE) == is_right
+
+
+@pytest.mark.parametrize("wrong", [np.s_[60:64], np.s_[:, 5], np.s_[::7, ::9]], ids=["rows", "a column", "elements"])
+def test_where_more_is_off_than_a_few_rows_these_decide_nothing(wrong: tuple[slice, ...]) -> None:
+    _, _, got, expected = one_row_that_cancels()
+    got[wrong] *= 1 + 1e-4
+    assert few_rows(got, expected[0], FLOAT32, WIDE) is None
 
 
 def test_the_noise_of_a_seed_is_always_the_same() -> None:
