@@ -99,12 +99,12 @@ CheckResult = Union[Passed, BeyondFloat32, Undefined, Failed]
 
 @dataclass
 class Execution:
-    """One draw: what the reference says of it, and what the kernel does."""
+    """One draw: what the reference says of it, and what the kernel does. Its arrays may be gigabytes, and are empty
+    while another run of the reference needs their memory."""
 
     draw: Draw
     inputs: list[Any]
     expected: tuple[np.ndarray, ...]
-    """Empty while its memory is needed for another run of the reference: it may be gigabytes."""
     raw: list[np.ndarray]
     """As the kernel returned them."""
     outputs: list[np.ndarray]
