@@ -15,6 +15,7 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Incorrect
+from accelopt_core.judging import correctness
 from accelopt_core.judging.checks import Compiled, Failed, Passed
 from accelopt_core.judging.closeness import FLOAT32, Place, check_output, relative_l2
 from accelopt_core.judging.correctness import Verifier
@@ -314,6 +315,51 @@ def test_what_decided_for_one_kernel_decides_for_the_next_without_the_reference(
     assert len(reference._module.calls) == asked
     wrong = replace(compiled, artifact=0.5)
     assert isinstance(Verifier(request, _Float32s(), wrong, cache)._check(Draw(seed, "positive")), Failed)
+
+
+ONE_ROW_CANCELS = """
+import numpy as np
+
+def get_inputs():
+    x, w = np.random.normal(1, 1, (128, 256)), np.random.normal(1e4, 1, (256, 48))
+    x[3] -= x[3].mean()
+    return [x.astype(np.float32), w.astype(np.float32)]
+
+calls = []
+
+def forward(x, w):
+    calls.append(x.dtype.itemsize)
+    return x @ w
+"""
+
+
+class _Products(_Float32s):
+    """The third row is off by a factor that is the artifact."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def run(self, artifact: float, tensors: list[np.ndarray], timeout_s: float) -> list[np.ndarray]:
+        self.runs += 1
+        product = tensors[0] @ tensors[1]
+        product[3] *= artifact
+        return [product]
+
+
+@pytest.mark.parametrize(("factor", "runs", "right"), [(1.0, 1, True), (1.1, 2, False)])
+def test_rows_of_a_large_output_are_decided_alone_and_what_they_do_not_decide_is_executed_again(
+    monkeypatch: pytest.MonkeyPatch, factor: float, runs: int, right: bool
+) -> None:
+    monkeypatch.setattr(correctness, "LARGE", 1)
+    of_task = task(ONE_ROW_CANCELS)
+    reference = Reference(of_task, of_task.full)
+    inputs, toolchain = reference.inputs(1), _Products()
+    compiled = Compiled(of_task.full, reference, argument_specs(inputs), factor, 1)
+    request = EvaluationRequest(of_task, Candidate("h", "", "input"))
+    verdict = Verifier(request, toolchain, compiled, ReferenceCache(None))._check(Draw(1, "large"))
+    assert isinstance(verdict, Passed if right else Failed)
+    assert toolchain.runs == runs
+    assert (reference._module.calls == [8, 8]) == right
 
 
 NARROW = """
