@@ -5,7 +5,7 @@ from __future__ import annotations
 from accelopt_core.rules.array import ShareArray
 from accelopt_core.rules.base import Rule
 from accelopt_core.rules.buffers import DropMemset, RotateBuffer
-from accelopt_core.rules.copies import DropCopy, GatherAsSlice
+from accelopt_core.rules.copies import DropCopy
 from accelopt_core.rules.engines import EvacuatePsum, HardwareQueue, MoveEngine, ReciprocalOnScalar
 from accelopt_core.rules.filling import FillPartitions
 from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum, SubtractInActivation
@@ -26,7 +26,6 @@ RULES: tuple[Rule, ...] = (
     Lift(),
     KeepOnChip(),
     DropCopy(),
-    GatherAsSlice(),
     FuseElementwise(),
     FuseRowSum(),
     AccumulateInPsum(),

@@ -382,16 +382,6 @@ DEPTHWISE = """
     return y
 """
 CHANGED = "nisa.tensor_scalar(dst=turned, data=turned, op0=nl.add, operand0=1.0)"
-GATHERED = """
-    tile = nl.ndarray(({rows}, 64), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=tile, src=x[0:{rows}, 0:64])
-    indices = nl.ndarray(({rows}, 32), dtype=nl.uint32, buffer=nl.sbuf)
-    nisa.iota(dst=indices, {how})
-    out = nl.ndarray(({rows}, 32), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.nc_n_gather(dst=out, data=tile, indices=indices)
-    nisa.dma_copy(dst=y[0:{rows}, 0:32], src=out)
-    return y
-"""
 CHUNKS = """
     total = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)
     rows = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
@@ -538,7 +528,6 @@ ACCEPTED = (
     ("fill-partitions", HALF_FULL.format(more="")),
     ("products-on-vector", DEPTHWISE.format(more="")),
     ("rotate-buffers", TWO_LIVES),
-    ("gather-as-slice", GATHERED.format(rows=128, how="pattern=[[2, 32]], offset=1")),
     ("hardware-queue", TWO_LIVES),
     ("fuse-row-sum", CHUNKS.format(more="")),
     ("drop-memset", PART_OF_MEMSET),
@@ -595,11 +584,6 @@ REFUSED = (
         "other partitions",
     ),
     ("fuse-loops", TWO_LOOPS.format(between="", which="3 - i"), "whole before"),
-    (
-        "gather-as-slice",
-        GATHERED.format(rows=16, how="pattern=[[1, 32]], channel_multiplier=1"),
-        "from partition to partition",
-    ),
     ("hardware-queue", TWO_LIVES.replace(", src=", ", engine=nisa.engine.scalar, src="), "has a queue"),
     ("fuse-row-sum", CHUNKS.format(more=CHANGED_ROWS), "other elements"),
     ("products-on-vector", DEPTHWISE.format(more=CHANGED), "not just loaded"),

@@ -133,7 +133,7 @@ def test_access_patterns_are_as_strided(data: Any) -> None:
     flat = base.array().reshape(-1)
     if offset + sum(s * (n - 1) for s, n in pattern) >= flat.size:
         with pytest.raises(OutOfBounds):
-            base.ap(pattern=pattern, offset=offset)
+            _ = base.ap(pattern=pattern, offset=offset).key
         return
     expected = np.lib.stride_tricks.as_strided(flat[offset:], [n for _, n in pattern], [4 * s for s, _ in pattern])
     view = base.ap(pattern=pattern, offset=offset)
