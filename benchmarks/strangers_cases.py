@@ -135,9 +135,12 @@ def cut_out(text: str, function: str) -> str:
 
 
 def _at_top(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Statements of a module, with those under an `if` or a `try` as if its condition held and nothing failed."""
+    """Statements of an imported module, with those under an `if` or a `try` as if its condition held and nothing
+    failed."""
     found: list[ast.stmt] = []
     for node in body:
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+            continue
         found += _at_top(node.body) if isinstance(node, (ast.If, ast.Try)) else [node]
     return found
 
