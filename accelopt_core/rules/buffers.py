@@ -72,14 +72,13 @@ def _begun_by_product(kernel: LoopKernel, path: Path, zeros: Instruction) -> Loo
         kernel.buffers[key].region is not MemoryRegion.psum
         or zeros.attrs.value != 0
         or Allocate(key) not in block_at(kernel, path)
-        or any(each.path[: len(block)] != block for each in (*writing, *reading))
+        or any(each.path[: len(block)] != block or each.path < path for each in (*writing, *reading))
         or any(each.node.opcode != "nc_matmul" or each.node.attrs.accumulate is False for each in sums)
     ):
         return kernel
     begun = overwritten = with_node(kernel, path, ())
     for each in sums:
-        at = each.path[len(block)] - (each.path[len(block)] > path[-1])
-        place = (*block, at, *each.path[len(block) + 1 :])
+        place = (*block, each.path[len(block)] - 1, *each.path[len(block) + 1 :])
         node = replace(each.node, attrs=each.node.attrs._replace(accumulate=None))
         begun = with_node(begun, place, (node,))
         operands = (replace(node.operands[0], access="w"), *node.operands[1:])

@@ -187,8 +187,9 @@ class _Writer:
         return [loop.extent != Affine(1) or loop.start != Affine() for loop in loops]
 
     def _number(self, values: Sequence[int | None], line: int, tight: bool = False, loop: int = 0) -> str:
-        """`loop`: a line whose names, too, tell which of two sizes it is."""
-        near = {name for each in (line, loop) for name in self.source.names_at.get(each, ())}
+        """`loop`: a line whose names tell which of two sizes it is, where the number's own line names none."""
+        near, beside = (self.source.names_at.get(each, frozenset()) for each in (line, loop))
+        near = near if any(each.name in near for each in self.sizes.dimensions) else near | beside
         return self.sizes.text(tuple(values), near, tight)
 
     def _affine(self, forms: Sequence[Affine], line: int, tight: bool = False) -> str:

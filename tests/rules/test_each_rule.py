@@ -51,6 +51,7 @@ ZEROS = """
     tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=tile, src=x[0:128, 0:64])
     total = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.psum)
+    {before}
     nisa.memset(dst=total, value={value})
     for i in range(2):
         nisa.nc_matmul(dst=total[:, 0:{columns}], stationary=tile, moving=tile[:, 0:{columns}], accumulate={flag})
@@ -691,14 +692,20 @@ def test_a_value_has_a_tile_of_its_own_where_it_may_at_every_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "columns", "flag", "begins"),
-    [(0.0, 64, True, True), (0.0, 64, "i == 1", False), (0.0, 32, True, False), (1.0, 64, True, False)],
+    ("value", "columns", "flag", "before", "begins"),
+    [
+        (0.0, 64, True, "", True),
+        (0.0, 64, "i == 1", "", False),
+        (0.0, 32, True, "", False),
+        (1.0, 64, True, "", False),
+        (0.0, 64, True, "nisa.nc_matmul(dst=total, stationary=tile, moving=tile)", False),
+    ],
 )
 def test_a_search_begins_with_sums_in_psum_that_a_product_begins(
-    value: float, columns: int, flag: object, begins: bool
+    value: float, columns: int, flag: object, before: str, begins: bool
 ) -> None:
     """Where zeros lie under all of the sum, and nothing else goes into it; else it is left as it was."""
-    source = _source(ZEROS.format(value=value, columns=columns, flag=flag))
+    source = _source(ZEROS.format(value=value, columns=columns, flag=flag, before=before))
     kernel, rule = tree_of(source, _arguments()), BY_NAME["drop-memset"]
     (changed,) = prepared([rule], (kernel,))
     assert (changed != kernel) == begins
