@@ -108,7 +108,10 @@ class TransposeOnTensor:
 
 
 def _turns(node: Node) -> TypeGuard[Instruction]:
-    return isinstance(node, Instruction) and node.opcode == "dma_transpose" and node.attrs.axes == (1, 0)
+    """Does it turn a matrix of floats? Of integers nothing says that the Tensor engine keeps every bit."""
+    if not isinstance(node, Instruction) or node.opcode != "dma_transpose":
+        return False
+    return node.attrs.axes == (1, 0) and node.operands[0].dtype.is_float
 
 
 class OrderDimensions:

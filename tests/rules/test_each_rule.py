@@ -714,6 +714,11 @@ def test_a_search_begins_with_sums_in_psum_that_a_product_begins(
     assert retraces(changed, source, _arguments())
 
 
+def test_integers_are_not_turned_on_the_tensor_engine() -> None:
+    source = _source(TURNED.format(rows=128, of="x").replace("float32", "int32")).replace("float32", "int32")
+    assert not accepted("transpose-on-tensor", tree_of(source, [each.astype(np.int32) for each in _arguments()]))
+
+
 def test_products_of_whole_columns_have_no_part_of_the_array() -> None:
     kernel = tree_of(_source(SHARED.format(rows=128, more="")), _arguments())
     assert not accepted("share-array", kernel)
