@@ -302,7 +302,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class Likely:
-    """Where a device's latency would lie, of a kernel that was simulated (`nki_sim.intervals`)."""
+    """Where a device's latency would lie, of a kernel that was simulated (`nki_sim.timing.intervals`)."""
 
     low_us: float
     high_us: float

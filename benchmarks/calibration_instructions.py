@@ -8,11 +8,11 @@ from typing import Any
 
 import nki_sim
 from nki_sim import dtypes
-from nki_sim.cost import cost, load_stationary_ns
 from nki_sim.machine import Machine
-from nki_sim.program import Program
-from nki_sim.schedule import schedule
-from nki_sim.session import TensorSpec
+from nki_sim.program.program import Program
+from nki_sim.timing.cost import cost, load_stationary_ns
+from nki_sim.timing.schedule import schedule
+from nki_sim.tracing.session import TensorSpec
 
 nki_sim.install()
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import nki_sim
 from nki_sim import dtypes
-from nki_sim.program import Program
-from nki_sim.session import TensorSpec
+from nki_sim.program.program import Program
+from nki_sim.tracing.session import TensorSpec
 
 nki_sim.install()
 

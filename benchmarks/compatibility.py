@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import nki_sim
 from benchmarks.compatibility_cases import CASES, Case
 from nki_sim.lint.kernel_source import KernelSource
-from nki_sim.program import Program
+from nki_sim.program.program import Program
 
 
 @dataclass(frozen=True)

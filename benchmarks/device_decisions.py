@@ -14,8 +14,8 @@ import nki_sim
 from nki_sim import dtypes
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
-from nki_sim.program import Engine, Program
-from nki_sim.session import TensorSpec
+from nki_sim.program.program import Engine, Program
+from nki_sim.tracing.session import TensorSpec
 
 P, COLUMNS = 128, 512
 """Partitions; float32 columns of a PSUM bank, the widest product."""

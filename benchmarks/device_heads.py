@@ -15,8 +15,8 @@ from nki_sim.machine import ISA
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 from nki_sim.nki.kernel import Kernel
-from nki_sim.program import Program
-from nki_sim.session import TensorSpec
+from nki_sim.program.program import Program
+from nki_sim.tracing.session import TensorSpec
 
 _LEAST_RUN_BYTES, _MOST_RUN_BYTES = 2048, 16384
 """Of a row of a chunk."""

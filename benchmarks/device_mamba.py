@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.device_decisions import COLUMNS, Decisions, P, Rotation, trace
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
-from nki_sim.program import Program
+from nki_sim.program.program import Program
 
 
 def mamba(channels: int, length: int, states: int, width: int, *, buffers: int = 3) -> Program:

@@ -12,8 +12,8 @@ import nki_sim
 from nki_sim import dtypes
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
-from nki_sim.program import Program
-from nki_sim.session import TensorSpec
+from nki_sim.program.program import Program
+from nki_sim.tracing.session import TensorSpec
 
 P, COLUMNS = 128, 512
 

@@ -18,7 +18,7 @@ from benchmarks import device_matmuls as matmuls
 from benchmarks import device_scoring as scoring
 from benchmarks import device_small as small
 from benchmarks import device_tasks as tasks
-from nki_sim.program import Program
+from nki_sim.program.program import Program
 
 DATA = Path(__file__).with_name("data") / "trn2_device"
 

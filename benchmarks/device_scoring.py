@@ -15,8 +15,8 @@ from nki_sim import dtypes
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 from nki_sim.nki.kernel import Kernel
-from nki_sim.program import Program
-from nki_sim.session import TensorSpec
+from nki_sim.program.program import Program
+from nki_sim.tracing.session import TensorSpec
 
 LOWEST = -3.0e38
 """In place of minus infinity, which a maximum starts with."""

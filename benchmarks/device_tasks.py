@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.device_decisions import COLUMNS, Decisions, P, Rotation, trace
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
-from nki_sim.program import Program
+from nki_sim.program.program import Program
 
 
 def matmul(

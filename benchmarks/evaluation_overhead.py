@@ -29,7 +29,7 @@ import nki_sim
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured, explain
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ALONE, ShapePreset, Surroundings, Task
 from accelopt_core.toolchain import ArgumentSpec, TensorArgument
@@ -39,7 +39,7 @@ from infra.simulator.toolchain import Simulated, SimulatorToolchain
 from infra.targets.local import LocalTarget
 from infra.targets.over_ssh import SshTarget
 from nki_sim.dtypes import as_dtype
-from nki_sim.session import TensorSpec
+from nki_sim.tracing.session import TensorSpec
 from tests.e2e import kernels
 from tests.ssh.server import Sshd, free_port, make_sshd
 

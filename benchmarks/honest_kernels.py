@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured, explain
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import Task

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import nki_sim
 from benchmarks.compatibility import NotTraced, add_checkouts, checkouts, trace_of
 from benchmarks.compatibility_cases import CASES, Case
-from nki_sim.canonical import digest
+from nki_sim.encoding.canonical import digest
 from nki_sim.lint import LAST_PARSED, LATEST, check_source
 from nki_sim.migrate.command import Dialect, dialect_of
 from nki_sim.migrate.current import migrate_current

@@ -26,7 +26,7 @@ from nki_sim.dtypes import float32
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import jit, simulate
 from nki_sim.nki import language as nl
-from nki_sim.session import TensorSpec
+from nki_sim.tracing.session import TensorSpec
 
 M, K, N = 2048, 1024, 1024
 ROUNDS = 7

@@ -28,7 +28,7 @@ from unittest.mock import patch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import nki_sim
-from accelopt_core.judging.verification import Reference
+from accelopt_core.judging.reference.verification import Reference
 from benchmarks import compatibility
 from benchmarks.compatibility_cases import CASES, Case
 from benchmarks.strangers_cases import REPOSITORIES, STRANGERS, Stranger, completed
@@ -36,9 +36,8 @@ from infra.assembly import migrating
 from infra.scratch_folder import ScratchFolder
 from infra.tasks.kernel_file import surroundings_of
 from infra.tasks.seed_index import task_from_files
-from nki_sim.canonical import digest
+from nki_sim.encoding.canonical import digest
 from nki_sim.lint import VERSIONS, check_source
-from nki_sim.loop_ir import marks
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.reading import NotReadable, read
 from nki_sim.loop_ir.sizes import NoForm
@@ -46,8 +45,9 @@ from nki_sim.loop_ir.source import KernelText
 from nki_sim.loop_ir.spelling import NotWritable
 from nki_sim.loop_ir.tree import Instruction, Loop, LoopKernel, walk
 from nki_sim.loop_ir.writing import written
-from nki_sim.program import Program
-from nki_sim.session import count_lines_of
+from nki_sim.program.program import Program
+from nki_sim.tracing import marks
+from nki_sim.tracing.session import count_lines_of
 
 LIBRARY = Path("src/nkilib_src")
 """The library's folder that its imports begin at."""

@@ -24,8 +24,8 @@ from accelopt_core.loop.screening import BEST_BY_SIMULATION, may_be_best
 from benchmarks import search
 from benchmarks.search_grids import Grid, Setting, grids
 from ka_extensions.residuals import Correction, Residual
-from nki_sim import ties
 from nki_sim.machine import TRN2
+from nki_sim.timing import ties
 
 ROUNDS = (6, 12, 24)
 """Settings of a round."""

@@ -14,8 +14,8 @@ from benchmarks.timing_refits import Refits
 from benchmarks.timing_rows import Programs, as_measured, besides_us, progress
 from nki_sim.errors import NkiError
 from nki_sim.machine import Machine
-from nki_sim.profile import profile
-from nki_sim.schedule import schedule
+from nki_sim.profile.profile import profile
+from nki_sim.timing.schedule import schedule
 
 FAMILY = "blocked_fp32"
 

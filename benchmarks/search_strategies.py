@@ -12,7 +12,7 @@ from accelopt_core.evaluation import Bottleneck
 from accelopt_core.loop.beam import Archive, Cell
 from benchmarks.search_grids import Device, Grid, Setting, by_price
 from ka_extensions.divergence_guard import DivergenceGuard
-from nki_sim import ties
+from nki_sim.timing import ties
 
 Strategy = Callable[[Grid, Device, Setting, random.Random], None]
 """(grid, device, the kernel it begins with, whose time is known, chance)."""

@@ -24,8 +24,8 @@ from benchmarks.timing_intervals import MOST_ON_ONE_SIDE, coverage, spreads, wit
 from benchmarks.timing_refits import Refits
 from benchmarks.timing_rows import MICRO, Outcome, Programs
 from benchmarks.timing_ties import tie
-from nki_sim import intervals, ties
 from nki_sim.machine import TRN2
+from nki_sim.timing import intervals, ties
 
 
 @dataclass(frozen=True)

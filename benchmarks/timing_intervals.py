@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from benchmarks.timing_rows import Outcome, Side
-from nki_sim.intervals import EVERY, KINDS, Spread, Spreads, factors
 from nki_sim.machine import Machine
+from nki_sim.timing.intervals import EVERY, KINDS, Spread, Spreads, factors
 
 LEVEL = 0.8
 TAIL = (1 - LEVEL) / 2

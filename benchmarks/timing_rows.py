@@ -20,11 +20,11 @@ from benchmarks import calibration_instructions, device_rows
 from benchmarks import calibration_kernels as kernels
 from benchmarks.device_rows import DeviceRow
 from nki_sim.errors import NkiError
-from nki_sim.intervals import Basis, basis
 from nki_sim.machine import Machine, compiled_by_beta1
-from nki_sim.profile import profile, timelines
-from nki_sim.program import Program
-from nki_sim.schedule import Timeline
+from nki_sim.profile.profile import profile, timelines
+from nki_sim.program.program import Program
+from nki_sim.timing.intervals import Basis, basis
+from nki_sim.timing.schedule import Timeline
 
 DATA = Path(__file__).with_name("data")
 

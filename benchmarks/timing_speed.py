@@ -42,7 +42,7 @@ def made(name: str) -> Any:
 def per_s(program: Any) -> float:
     """Instructions of the kernel per CPU second, once."""
     from nki_sim.machine import TRN2
-    from nki_sim.schedule import schedule
+    from nki_sim.timing.schedule import schedule
 
     for name in KEPT_BY_PROGRAM:
         program.__dict__.pop(name, None)

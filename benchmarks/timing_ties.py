@@ -21,7 +21,7 @@ from math import inf
 from benchmarks.timing_figures import clear_difference, grids
 from benchmarks.timing_rows import Outcome
 from nki_sim.machine import Machine
-from nki_sim.ties import Tie
+from nki_sim.timing.ties import Tie
 
 LEVEL = 0.8
 RESAMPLES = 400

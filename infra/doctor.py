@@ -25,15 +25,15 @@ try:
     from accelopt_core.candidate import Candidate
     from accelopt_core.evaluation import Measured, Step, explain
     from accelopt_core.judging.judge import judge
-    from accelopt_core.judging.verification import BadReference, ReferenceCache
+    from accelopt_core.judging.reference.verification import BadReference, ReferenceCache
     from accelopt_core.ports import EvaluationLimits, EvaluationRequest
     from accelopt_core.task import ShapePreset, Task, Work
     from accelopt_core.toolchain import Toolchain, ToolchainMissing
     from infra.neuron.commands import Installation, this_machine
-    from infra.neuron.known_kernel import KNOWN_KERNEL
+    from infra.neuron.compilation.known_kernel import KNOWN_KERNEL
     from infra.neuron.packages import Device, Listing, list_devices, system_versions
-    from infra.neuron.profile_reader import NO_READER, TableReader, find_table_reader
-    from infra.neuron.profiler import (
+    from infra.neuron.profiling.profile_reader import NO_READER, TableReader, find_table_reader
+    from infra.neuron.profiling.profiler import (
         JSON,
         KNOWN_SCHEMAS,
         SUMMARY_JSON,

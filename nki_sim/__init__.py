@@ -18,10 +18,10 @@ if (
 
 from typing import TYPE_CHECKING, Any
 
-from nki_sim.importing import install
+from nki_sim.tracing.importing import install
 
 if TYPE_CHECKING:
-    from nki_sim.run import simulate, trace
+    from nki_sim.nki.run import simulate, trace
 
 __version__ = "0.1.0"
 __all__ = ["VERSIONS", "install", "simulate", "trace", "__version__"]
@@ -33,7 +33,7 @@ VERSIONS = ("0.2", "0.3", "0.4", "0.5", "0.6", "0.7")
 def __getattr__(name: str) -> Any:
     """Loads what runs kernels, and NumPy with it, once it is asked for: `--help` is answered without."""
     if name in ("simulate", "trace"):
-        from nki_sim import run
+        from nki_sim.nki import run
 
         return getattr(run, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 Confidence = Literal["documented", "measured", "fitted", "prior", "contested"]
 """documented: AWS says so; measured: someone with hardware did; fitted: chosen to match calibration rows;
 prior: an informed guess that no row constrains; contested: a prior that AWS's documentation contradicts itself about,
-or that a compiler crashed on (`nki_sim.contested` says which latencies rest on it)."""
+or that a compiler crashed on (`nki_sim.timing.contested` says which latencies rest on it)."""
 GUESSED: tuple[Confidence, ...] = ("prior", "contested")
 
 

@@ -47,8 +47,8 @@ _TYPES = {
 """Annotation to Numba's name of the type; `[::1]` is an array in one piece."""
 
 TEXTS = (
-    "region_lists", "compiler.renames", "compiler.place_waits", "compiler.spill_walk", "compiler.work_order",
-    "list_scheduler",
+    "program.region_lists", "timing.compiler.renames", "timing.compiler.place_waits", "timing.compiler.spill_walk",
+    "timing.compiler.work_order", "timing.list_scheduler",
 )  # fmt: skip
 """The files of this package that hold functions under `@jit`. None of them may call such a function of another file:
 Numba asks only a function's own file whether what it keeps is still valid."""

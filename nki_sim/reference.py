@@ -22,11 +22,11 @@ from nki_sim.lint.name_rules import signature_text
 from nki_sim.lint.tracing_rules import current_in
 from nki_sim.machine import SIMULATED_VERSION, Machine
 from nki_sim.machine import machine as known_machine
-from nki_sim.memory import MemoryRegion
 from nki_sim.nki import isa, language
 from nki_sim.nki.language.ops import OP_TOKENS, OPS, tile_function
 from nki_sim.nki.language.tile_size import TileSize
-from nki_sim.tensor import NkiTensor
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.tracing.tensor import NkiTensor
 
 _COMMON = (
     "dma_copy",

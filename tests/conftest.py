@@ -9,7 +9,7 @@ import pytest
 
 import bootstrap
 
-os.environ.setdefault("NKI_SIM_CHECK", "1")  # every schedule of a test is held against nki_sim.resource_check
+os.environ.setdefault("NKI_SIM_CHECK", "1")  # every schedule of a test is held against nki_sim.timing.resource_check
 
 
 def need_extra(name: str) -> None:

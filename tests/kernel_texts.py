@@ -10,12 +10,12 @@ import numpy as np
 
 import nki_sim
 from accelopt_core.ports import Predict
-from nki_sim import repeated
-from nki_sim.capacity import check_capacity
 from nki_sim.errors import NkiError
 from nki_sim.machine import TRN2
-from nki_sim.program import Program
-from nki_sim.schedule import schedule
+from nki_sim.program.program import Program
+from nki_sim.timing.capacity import check_capacity
+from nki_sim.timing.schedule import schedule
+from nki_sim.tracing import repeated
 
 nki_sim.install()
 

@@ -14,7 +14,7 @@ from accelopt_core.catalogue.kernel_trees import KernelTrees, NoTree, PricedStep
 from accelopt_core.evaluation import Gap, HotLine, Measured, microseconds
 from accelopt_core.explanation import Answer, ExplainedGap, Explanation, Verdict
 from accelopt_core.languages.nki.gaps import Cause, cause_of
-from nki_sim.ties import LEAST_GAIN, worth_a_round
+from nki_sim.timing.ties import LEAST_GAIN, worth_a_round
 
 LIMIT_S = 20.0
 """For pricing what can be done to one kernel; what is not priced by then is left out, and said."""

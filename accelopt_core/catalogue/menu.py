@@ -28,7 +28,7 @@ from accelopt_core.explanation import heading, stops
 from accelopt_core.model.answers import MalformedAnswer, microseconds_field, text_field
 from accelopt_core.model.menu import Blocked, Offer, Offers, ToolFailed
 from accelopt_core.proposer import RoundContext
-from nki_sim.ties import LEAST_GAIN, best_first, worth_a_round
+from nki_sim.timing.ties import LEAST_GAIN, best_first, worth_a_round
 
 MOST_OFFERS = 8
 LEAST_PERCENT = 5.0

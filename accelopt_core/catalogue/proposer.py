@@ -33,7 +33,7 @@ from accelopt_core.learning.by_numbers import NumbersReflector, NumbersSummarize
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, Proposer, RoundContext, UnusableReply
 from ka_extensions.outcome import Outcome
-from nki_sim.ties import LEAST_GAIN, worth_a_round
+from nki_sim.timing.ties import LEAST_GAIN, worth_a_round
 
 NEAR_THE_BOUND = 0.02
 """Of the latency: with less left than twice the noise, the pricing costs more than it can find."""
@@ -46,7 +46,7 @@ MOST_SEARCHES = 8
 
 
 def catalogue_proposer(trees: KernelTrees, today: Callable[[], datetime.date], tie: float = LEAST_GAIN) -> Proposer:
-    """`tie`: from which difference on, of the latency, predictions are in the right order (`nki_sim.ties`)."""
+    """`tie`: from which difference on, of the latency, predictions are in the right order (`nki_sim.timing.ties`)."""
     return Proposer(
         "catalogue",
         CataloguePlanner(trees, tie),

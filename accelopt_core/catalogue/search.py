@@ -18,18 +18,18 @@ from itertools import zip_longest
 from typing import Protocol, TypeVar
 
 from accelopt_core.rules.base import Balance, Last, Preparing, Rule, Site, TakesPasses, applied
-from nki_sim.canonical import digest
-from nki_sim.capacity import check_capacity
-from nki_sim.contested import contested
+from nki_sim.encoding.canonical import digest
 from nki_sim.errors import NkiError
 from nki_sim.loop_ir.changes import Kernels, Refused, check_template, loop_at
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.tree import Instruction, LoopKernel, walk
 from nki_sim.machine import Machine
 from nki_sim.machine_code import counted
-from nki_sim.program import Engine
-from nki_sim.schedule import schedule
-from nki_sim.ties import shipped
+from nki_sim.program.program import Engine
+from nki_sim.timing.capacity import check_capacity
+from nki_sim.timing.contested import contested
+from nki_sim.timing.schedule import schedule
+from nki_sim.timing.ties import shipped
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from accelopt_core.evaluation import microseconds
 from accelopt_core.languages.tunables import declared_tunables, with_value
 from accelopt_core.ports import Predict
 from accelopt_core.proposer import Executor, Feedback, RoundContext
-from nki_sim.ties import LEAST_GAIN
+from nki_sim.timing.ties import LEAST_GAIN
 
 MOST = 24
 """Settings of one kernel that are priced, where a search keeps an archive and nobody says otherwise."""

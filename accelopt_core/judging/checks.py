@@ -9,9 +9,9 @@ from typing import Any, Union
 import numpy as np
 
 from accelopt_core.evaluation import CheckFailure, Evaluation, Furthest
-from accelopt_core.judging.draws import Draw
-from accelopt_core.judging.storage import Storage
-from accelopt_core.judging.verification import Reference
+from accelopt_core.judging.inputs.draws import Draw
+from accelopt_core.judging.reference.verification import Reference
+from accelopt_core.judging.tolerance.storage import Storage
 from accelopt_core.task import ShapePreset
 from accelopt_core.toolchain import ArgumentSpec
 

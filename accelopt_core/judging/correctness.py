@@ -36,7 +36,19 @@ from accelopt_core.judging.checks import (
     in_rows,
     plain_float32,
 )
-from accelopt_core.judging.closeness import (
+from accelopt_core.judging.inputs.domains import is_floating
+from accelopt_core.judging.inputs.draws import OF_DOMAINS, Draw, count, next_of, several
+from accelopt_core.judging.plausibility import first_changed, one_value, same_bits
+from accelopt_core.judging.reference.verification import (
+    NOISES,
+    BadReference,
+    ReferenceCache,
+    UnusableOutputs,
+    has_finite,
+    widened,
+)
+from accelopt_core.judging.side_by_side import side_by_side
+from accelopt_core.judging.tolerance.closeness import (
     Arithmetic,
     Place,
     arithmetic_of,
@@ -49,20 +61,8 @@ from accelopt_core.judging.closeness import (
     off_elsewhere,
     rows_within_float32,
 )
-from accelopt_core.judging.domains import is_floating
-from accelopt_core.judging.draws import OF_DOMAINS, Draw, count, next_of, several
-from accelopt_core.judging.excuses import EXCUSE_SLACK, excuse
-from accelopt_core.judging.plausibility import first_changed, one_value, same_bits
-from accelopt_core.judging.side_by_side import side_by_side
-from accelopt_core.judging.storage import storage_of
-from accelopt_core.judging.verification import (
-    NOISES,
-    BadReference,
-    ReferenceCache,
-    UnusableOutputs,
-    has_finite,
-    widened,
-)
+from accelopt_core.judging.tolerance.excuses import EXCUSE_SLACK, excuse
+from accelopt_core.judging.tolerance.storage import storage_of
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE
 from accelopt_core.toolchain import CandidateFault, RunError, TensorArgument, Toolchain

@@ -33,14 +33,14 @@ from accelopt_core.evaluation import (
 from accelopt_core.judging.bounds import bounds_for
 from accelopt_core.judging.checks import Compiled, Verified
 from accelopt_core.judging.correctness import Excuses, Verifier, Wrong
-from accelopt_core.judging.draws import Draw, count, draws_at_a_gate, draws_at_full_shape
+from accelopt_core.judging.inputs.draws import Draw, count, draws_at_a_gate, draws_at_full_shape
 from accelopt_core.judging.plausibility import contradiction
 from accelopt_core.judging.proving import proved
 from accelopt_core.judging.quoting import quoting, spoken
+from accelopt_core.judging.reference.verification import BadReference, Reference, ReferenceCache
 from accelopt_core.judging.same_program import Compilations
-from accelopt_core.judging.storage import STORAGE
 from accelopt_core.judging.timing import time_alone, time_paired
-from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache
+from accelopt_core.judging.tolerance.storage import STORAGE
 from accelopt_core.language import Finding, Language
 from accelopt_core.ports import EvaluationRequest, Progress
 from accelopt_core.task import PrecisionPolicy, ShapePreset

@@ -20,8 +20,8 @@ import numpy as np
 from accelopt_core.evaluation import CheckFailure, Finding, Incorrect, Proof, Property, Step
 from accelopt_core.judging.checks import Compiled
 from accelopt_core.judging.correctness import Wrong
-from accelopt_core.judging.draws import OF_DOMAINS
-from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, UnusableOutputs
+from accelopt_core.judging.inputs.draws import OF_DOMAINS
+from accelopt_core.judging.reference.verification import BadReference, Reference, ReferenceCache, UnusableOutputs
 from accelopt_core.ports import EvaluationRequest, Progress
 from accelopt_core.task import REFERENCE
 from accelopt_core.toolchain import Toolchain

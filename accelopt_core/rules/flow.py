@@ -15,7 +15,7 @@ from nki_sim.loop_ir.changes import Path, Refused, block_at, checked, loops_arou
 from nki_sim.loop_ir.composing import through
 from nki_sim.loop_ir.dependence import Use, conflict, ranges_of, uses
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, Loop, LoopKernel, Node, walk
-from nki_sim.memory import MemoryRegion
+from nki_sim.program.memory import MemoryRegion
 
 
 @dataclass(frozen=True)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from accelopt_core.rules.array import ShareArray
 from accelopt_core.rules.base import Rule
-from accelopt_core.rules.buffers import DropMemset, RotateBuffer
 from accelopt_core.rules.copies import DropCopy
-from accelopt_core.rules.engines import EvacuatePsum, HardwareQueue, MoveEngine, ReciprocalOnScalar
-from accelopt_core.rules.filling import FillPartitions
-from accelopt_core.rules.fusing import FuseElementwise, FuseRowSum, SubtractInActivation
-from accelopt_core.rules.grouping import Group, GroupOnPartitions
-from accelopt_core.rules.joining import FuseLoops
-from accelopt_core.rules.keeping import KeepOnChip
-from accelopt_core.rules.lifting import Block, InlineSinglePass, Interchange, Lift
-from accelopt_core.rules.parts import SplitColumns
-from accelopt_core.rules.pipelining import Pipeline
-from accelopt_core.rules.rows import DealRows
-from accelopt_core.rules.spreading import BroadcastByDma
-from accelopt_core.rules.staging import OrderDimensions, StageTransfer, TransposeOnTensor
-from accelopt_core.rules.sums import AccumulateInPsum
-from accelopt_core.rules.transfers import GroupTransfers
-from accelopt_core.rules.vector_products import ProductsOnVector
+from accelopt_core.rules.loops.grouping import Group, GroupOnPartitions
+from accelopt_core.rules.loops.joining import FuseLoops
+from accelopt_core.rules.loops.lifting import Block, InlineSinglePass, Interchange, Lift
+from accelopt_core.rules.loops.parts import SplitColumns
+from accelopt_core.rules.loops.pipelining import Pipeline
+from accelopt_core.rules.loops.rows import DealRows
+from accelopt_core.rules.places.buffers import DropMemset, RotateBuffer
+from accelopt_core.rules.places.filling import FillPartitions
+from accelopt_core.rules.places.keeping import KeepOnChip
+from accelopt_core.rules.places.spreading import BroadcastByDma
+from accelopt_core.rules.places.staging import OrderDimensions, StageTransfer, TransposeOnTensor
+from accelopt_core.rules.places.transfers import GroupTransfers
+from accelopt_core.rules.work.array import ShareArray
+from accelopt_core.rules.work.engines import EvacuatePsum, HardwareQueue, MoveEngine, ReciprocalOnScalar
+from accelopt_core.rules.work.fusing import FuseElementwise, FuseRowSum, SubtractInActivation
+from accelopt_core.rules.work.sums import AccumulateInPsum
+from accelopt_core.rules.work.vector_products import ProductsOnVector
 
 RULES: tuple[Rule, ...] = (
     Lift(),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from accelopt_core.candidate import Candidate, parsed
-from accelopt_core.judging.verification import BadReference, Reference
+from accelopt_core.judging.reference.verification import BadReference, Reference
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset, Surroundings, Task
 from infra.isolation.sandbox import ONE_THREAD, scrubbed_environment

@@ -22,10 +22,10 @@ from infra.assembly.targets import predictor_of
 from infra.neuron.routes import SDK_OF_NKI
 from infra.prediction.predictor import Predictor
 from infra.simulator.toolchain import SimulatorToolchain
-from nki_sim import ties
-from nki_sim.calibration import calibrated_machine
 from nki_sim.lint import LAST_PARSED, VERSIONS, valid_in
 from nki_sim.reference import api_reference, instruction_list, nki_text
+from nki_sim.timing import ties
+from nki_sim.timing.calibration import calibrated_machine
 
 if TYPE_CHECKING:  # loaded late, when `config` may be a caller's own file of that name
     import config

@@ -36,7 +36,7 @@ from infra.runs.spending import Spending
 from infra.settings_reader import SettingsError
 from infra.tracing.spans import RunSpans
 from ka_extensions.bandit import CostAware, Spent
-from nki_sim import ties
+from nki_sim.timing import ties
 
 SEVERAL = "several"
 """In place of a provider, where proposers take turns."""

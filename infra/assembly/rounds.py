@@ -15,7 +15,7 @@ from infra.runs.event_log import Observers
 from infra.targets.on_engine import EngineTarget
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.idea_bans import BanRule
-from nki_sim import ties
+from nki_sim.timing import ties
 
 EXPLORATION_STEPS = 2
 """With a language model, unless the user says otherwise: one over a slower kernel, one that pays."""

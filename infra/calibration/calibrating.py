@@ -24,7 +24,7 @@ from infra.calibration.kernel import CalibrationKernel
 from infra.calibration.model import TimingModel
 from infra.calibration.rows import Row, RowFile, row_of
 from infra.journal import FileLock, make_folder, utc_now
-from nki_sim.program import Program
+from nki_sim.program.program import Program
 
 WORSE_BY = 0.01
 """The median error on unfitted kernels may grow by so much before it counts as worse: that much is chance."""

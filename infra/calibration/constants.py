@@ -12,8 +12,8 @@ from infra.calibration import dma_kernels as dma
 from infra.calibration import engine_kernels as engines
 from infra.calibration.held_out_kernels import HELD_OUT_KERNELS
 from infra.calibration.kernel import CalibrationKernel
-from nki_sim.calibration import constant_of
 from nki_sim.machine import Machine
+from nki_sim.timing.calibration import constant_of
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Constant:
     """One number of a machine that kernels can tell."""
 
     name: str
-    """As `nki_sim.calibration` names it."""
+    """As `nki_sim.timing.calibration` names it."""
     what: str
     """For people, with its unit."""
     shown_by: CalibrationKernel

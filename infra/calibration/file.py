@@ -13,8 +13,8 @@ from accelopt_core.toolchain import Calibration
 from infra.calibration.constants import CONSTANTS, Constant
 from infra.journal import JournalError, explained, make_folder, replace_file
 from infra.records import BadRecord, from_document, to_document
-from nki_sim.calibration import constant_of
 from nki_sim.machine import MACHINES, machine
+from nki_sim.timing.calibration import constant_of
 
 FILE_VERSION = 1
 ALIKE = 1e-9

@@ -15,7 +15,7 @@ import numpy as np
 
 from infra.calibration.constants import Constant
 from infra.calibration.model import TimingModel, Values
-from nki_sim.calibration import is_whole
+from nki_sim.timing.calibration import is_whole
 
 NOISE = 0.002
 """How far a measurement may be off at least, as a fraction, however small its spread; residuals count in this."""

@@ -12,12 +12,12 @@ import nki_sim
 from accelopt_core.candidate import Candidate
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.task import DISTRIBUTIONS, PrecisionPolicy, ShapePreset, Task, Work
-from nki_sim.cost import cost
 from nki_sim.dtypes import float32
 from nki_sim.machine import machine as shipped_machine
-from nki_sim.profile import useful_work
-from nki_sim.program import Program
-from nki_sim.session import TensorSpec
+from nki_sim.profile.profile import useful_work
+from nki_sim.program.program import Program
+from nki_sim.timing.cost import cost
+from nki_sim.tracing.session import TensorSpec
 
 TOLERANCE = 1e-2
 """Relative L2. These kernels are run for their time; the check only holds that no work was left out."""

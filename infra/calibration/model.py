@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from infra.calibration.constants import Constant
 from infra.calibration.kernel import CalibrationKernel
-from nki_sim.calibration import constant_of, with_constants
-from nki_sim.cost import cost
 from nki_sim.machine import Machine, machine
-from nki_sim.program import Program
-from nki_sim.schedule import schedule
+from nki_sim.program.program import Program
+from nki_sim.timing.calibration import constant_of, with_constants
+from nki_sim.timing.cost import cost
+from nki_sim.timing.schedule import schedule
 
 Values = Mapping[str, float]
 """By a constant's name; one that is not there is as shipped."""

@@ -18,8 +18,8 @@ from infra.calibration.rows import Row
 from infra.terminal.report import shown_path
 from infra.terminal.started_as import started_as
 from infra.terminal.wording import duration, one_line, printable
-from nki_sim.calibration import constant_of
 from nki_sim.machine import machine
+from nki_sim.timing.calibration import constant_of
 
 APART = 0.02
 """Two kernels of a grid closer than this on the device are in no order."""

@@ -43,7 +43,7 @@ from infra.tasks.model_shapes import ModelRow, shapes_text
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.shapes_file import model_rows, read_shapes
 from infra.terminal import report
-from nki_sim import ties
+from nki_sim.timing import ties
 
 FLAG = "--shapes"
 """Where the settings of a set's runs are said to come from, so that they hold for a run that is gone on with too."""

@@ -22,7 +22,7 @@ from infra.documents.kernel_document import ChangedDocument, MenuDocument
 from infra.prediction.predictor import Predictor
 from infra.settings_reader import SettingsError
 from infra.tasks.user_files import Folder
-from nki_sim import ties
+from nki_sim.timing import ties
 
 
 def menu(settings: config.Settings, kernel: str, progress: Progress, *, limit_s: float = LIMIT_S) -> MenuDocument:

@@ -21,7 +21,7 @@ import numpy as np
 
 import config
 from accelopt_core.judging.orphans import end_with_parent
-from accelopt_core.judging.verification import BadReference, Reference
+from accelopt_core.judging.reference.verification import BadReference, Reference
 from accelopt_core.task import Surroundings, Task
 from infra.commands.menu import difference, written
 from infra.commands.profile import tensor

@@ -34,7 +34,7 @@ from infra.tasks.reference_reader import TaskInvalid
 from nki_sim.commands.documents import ProfileDocument, profile_document
 from nki_sim.dtypes import as_dtype
 from nki_sim.machine import machine as machine_of
-from nki_sim.profile import Measurement
+from nki_sim.profile.profile import Measurement
 
 
 def profile(

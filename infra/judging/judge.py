@@ -24,7 +24,7 @@ try:
     from accelopt_core.evaluation import CompilersOwn, Crashed, Evaluation, Step, TimedOut
     from accelopt_core.judging.judge import judge
     from accelopt_core.judging.orphans import end_with_parent
-    from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
+    from accelopt_core.judging.reference.verification import BadReference, Reference, ReferenceCache, argument_specs
     from accelopt_core.ports import Progress, TargetMisconfigured, TaskFault
     from accelopt_core.toolchain import Toolchain, ToolchainMissing
     from infra.isolation import report, sandbox

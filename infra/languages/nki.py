@@ -39,7 +39,7 @@ def _open(
 def _compilers_own(toolchain: Toolchain, request: EvaluationRequest) -> CompilersOwn:
     if toolchain.simulated:
         return NEEDS_A_DEVICE
-    from infra.neuron.compilers_own import compilers_own
+    from infra.neuron.compilation.compilers_own import compilers_own
     from infra.neuron.toolchain import NeuronToolchain
 
     assert isinstance(toolchain, NeuronToolchain), "what is not simulated is a Neuron device"

@@ -41,12 +41,12 @@ from accelopt_core.toolchain import (
 from infra.devices.leases import Told
 from infra.devices.share import CORES_VARIABLE, PATIENCE_S, WAIT_VARIABLE, CoreShare
 from infra.neuron.commands import Installation, ToolRun, run_tool, this_machine
-from infra.neuron.compiling import Neff, NeffCompiler
+from infra.neuron.compilation.compiling import Neff, NeffCompiler
 from infra.neuron.faults import run_fault
 from infra.neuron.packages import system_versions
-from infra.neuron.profile import ProfileUnreadable, narrow_matmuls, resource_bound_us
-from infra.neuron.profile_reader import ProfileReader, find_table_reader
-from infra.neuron.profiler import Profiler, find_profiler
+from infra.neuron.profiling.profile import ProfileUnreadable, narrow_matmuls, resource_bound_us
+from infra.neuron.profiling.profile_reader import ProfileReader, find_table_reader
+from infra.neuron.profiling.profiler import Profiler, find_profiler
 from infra.neuron.routes import (
     DOCTOR,
     LNC,
@@ -59,8 +59,8 @@ from infra.neuron.routes import (
     probe_routes,
 )
 from infra.neuron.tensors import read_output, write_input
-from nki_sim.calibration import calibrated_machine
 from nki_sim.machine import MACHINES, Machine
+from nki_sim.timing.calibration import calibrated_machine
 
 log = logging.getLogger(__name__)
 

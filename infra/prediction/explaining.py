@@ -13,7 +13,7 @@ from accelopt_core.loop.rounds import RunResult
 from accelopt_core.ports import TargetError, TaskFault
 from infra.prediction.predictor import Predictor
 from infra.runs.run_folder import RunFolder
-from nki_sim import ties
+from nki_sim.timing import ties
 
 GAPS_TOLD = 3
 """At the end of a run, in its log; its folder and its report have the others."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nki_sim.commands import gantt
-from nki_sim.schedule import Timeline
+from nki_sim.timing.schedule import Timeline
 
 SLICES = 240
 """Of a timeline: what a picture of a page's width can show."""

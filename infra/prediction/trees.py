@@ -29,8 +29,8 @@ from accelopt_core.rules.base import Site, applied
 from accelopt_core.rules.registry import RULES
 from accelopt_core.task import Surroundings
 from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgument, DtypeArgument, TensorArgument
-from nki_sim.canonical import digest
 from nki_sim.dtypes import as_dtype
+from nki_sim.encoding.canonical import digest
 from nki_sim.lint import valid_in
 from nki_sim.loop_ir.changes import Kernels, Refused
 from nki_sim.loop_ir.expansion import expand
@@ -41,8 +41,8 @@ from nki_sim.loop_ir.spelling import NotWritable
 from nki_sim.loop_ir.tree import DeviceLoop, Instruction, Loop, LoopKernel, Node, walk
 from nki_sim.loop_ir.writing import written
 from nki_sim.machine import Machine
-from nki_sim.program import Program
-from nki_sim.ties import shipped
+from nki_sim.program.program import Program
+from nki_sim.timing.ties import shipped
 
 _MOST_KEPT = 8
 """Kernels whose trees are kept; a run asks for the same few again."""

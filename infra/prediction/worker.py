@@ -28,7 +28,7 @@ from infra.prediction import timelines
 from infra.prediction.predictor import decode_arguments
 from infra.prediction.trees import Trees
 from infra.simulator.toolchain import SimulatorToolchain
-from nki_sim.program import Program
+from nki_sim.program.program import Program
 
 
 def main() -> int:

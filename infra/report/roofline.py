@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from accelopt_core.evaluation import Measured
 from accelopt_core.toolchain import Calibration
-from nki_sim.calibration import calibrated_machine
+from nki_sim.timing.calibration import calibrated_machine
 
 
 class NoRoofline(Exception):

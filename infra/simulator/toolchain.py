@@ -53,28 +53,29 @@ from infra.isolation.report import is_lacking as lacks_isolation
 from infra.scratch_folder import ScratchFolder
 from infra.simulator.trace_server import ServerGone, TraceServer, fork_one
 from infra.simulator.trace_worker import LENGTH_BYTES
-from nki_sim import canonical, profile, program_file
-from nki_sim.accumulation import device_doubts
-from nki_sim.calibration import calibrated_machine
-from nki_sim.capacity import check_capacity
-from nki_sim.contested import contested
-from nki_sim.cost import cost
+from nki_sim.checks.accumulation import device_doubts
+from nki_sim.checks.precision import low_precision
+from nki_sim.checks.unwritten import may_read_unwritten
+from nki_sim.encoding import canonical, program_file
 from nki_sim.errors import NkiError, NkiValidationError, ProgramFormatError, TooLong
-from nki_sim.executor import Unwritten, execute_counting, held_bytes
-from nki_sim.isa.numerics import take_rounded_integers
+from nki_sim.execution.executor import Unwritten, execute_counting, held_bytes
+from nki_sim.isa.arithmetic.numerics import take_rounded_integers
 from nki_sim.machine import Machine
-from nki_sim.memory import MemoryRegion
-from nki_sim.passes import MOST_ROWS, Passes, executed_rows, must_be_counted, unrolled
-from nki_sim.precision import low_precision
-from nki_sim.program import Program
+from nki_sim.nki.run import iterate
+from nki_sim.profile import profile
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.passes import MOST_ROWS, Passes, executed_rows, must_be_counted, unrolled
+from nki_sim.program.program import Program
 from nki_sim.proofs import proof
 from nki_sim.proofs.equivalence import Original, Proofs, covered, from_arrays, prove, to_arrays
 from nki_sim.proofs.execution import Input
 from nki_sim.proofs.proof import NotProvable
 from nki_sim.proofs.rounding import error_bound
-from nki_sim.run import iterate
-from nki_sim.schedule import Timeline, resource_bound
-from nki_sim.unwritten import may_read_unwritten
+from nki_sim.timing.calibration import calibrated_machine
+from nki_sim.timing.capacity import check_capacity
+from nki_sim.timing.contested import contested
+from nki_sim.timing.cost import cost
+from nki_sim.timing.schedule import Timeline, resource_bound
 
 log = logging.getLogger(__name__)
 

@@ -186,7 +186,8 @@ def _serve(link: socket.socket, parent: int) -> int:
     from infra.isolation import linux, namespaces, report, sandbox, system_calls  # noqa: F401
     from infra.isolation.forking import end_as
     from infra.simulator import integrity, trace_worker
-    from nki_sim import program_file, session  # noqa: F401
+    from nki_sim.encoding import program_file  # noqa: F401
+    from nki_sim.tracing import session  # noqa: F401
 
     end_with_parent(parent)
     nki_sim.install()

@@ -54,10 +54,11 @@ def _trace(job: dict[str, Any], no_namespaces: str, tracer: Snapshot | None) -> 
     from accelopt_core.toolchain import constant
     from infra.isolation import linux, report, sandbox, system_calls
     from infra.simulator import integrity
-    from nki_sim import program_file, repeated
     from nki_sim.dtypes import as_dtype
+    from nki_sim.encoding import program_file
     from nki_sim.errors import NkiError
-    from nki_sim.session import TensorSpec
+    from nki_sim.tracing import repeated
+    from nki_sim.tracing.session import TensorSpec
 
     nki_sim.install()
     tracer = integrity.snapshot() if tracer is None else tracer
@@ -136,7 +137,7 @@ def _load(source: Path, text: str, job: dict[str, Any], few_passes: bool) -> Any
 
     few_passes: of loops whose passes are alike only a few are run, where the kernel's file stands alone.
     """
-    from nki_sim.session import count_lines_of, count_the_rest_for
+    from nki_sim.tracing.session import count_lines_of, count_the_rest_for
 
     count_lines_of(str(source))
     module = _module_of_package(source, text, job) if job["module"] else _module_alone(source, text, few_passes)
@@ -184,8 +185,7 @@ def _module_alone(source: Path, text: str, few_passes: bool) -> Any:
     import linecache
     import types
 
-    from nki_sim import repeated
-    from nki_sim.loop_ir import marks
+    from nki_sim.tracing import marks, repeated
 
     module = types.ModuleType("candidate")
     module.__file__ = str(source)
@@ -218,7 +218,7 @@ def _module_of_package(source: Path, text: str, job: dict[str, Any]) -> Any:
     import importlib
     import linecache
 
-    from nki_sim.loop_ir import marks
+    from nki_sim.tracing import marks
 
     source.write_text(text, encoding="utf-8")
     linecache.checkcache(str(source))

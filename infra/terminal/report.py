@@ -37,7 +37,7 @@ from ka_extensions.attempt_history import last_of_rounds
 from ka_extensions.bandit import Pull, track_of
 from ka_extensions.outcome import Outcome
 from ka_extensions.residuals import kendall_tau_b, regret_percent
-from nki_sim import ties
+from nki_sim.timing import ties
 
 DIFF_LINES_SHOWN = 60
 
@@ -78,7 +78,7 @@ class RunSummary:
     @property
     def tied(self) -> tuple[str, ...]:
         """Kernels that are right and that simulated latencies cannot tell from the best: those that differ from it by
-        less than a tie (`nki_sim.ties`), the fastest first. None where a device took the latencies."""
+        less than a tie (`nki_sim.timing.ties`), the fastest first. None where a device took the latencies."""
         if self.best is None or self.baseline is None or not self.best.result.simulated:
             return ()
         best_us, known = self.best.result.latency_us, {self.baseline.candidate.id: self.baseline.result.latency_us}

@@ -11,7 +11,7 @@ from nki_sim.beta1.indices import Grid, Mask
 from nki_sim.beta1.tiles import SBUF, Tile, Valid, covered
 from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NotSupported
-from nki_sim.isa.ops import ACTIVATIONS, ALU
+from nki_sim.isa.arithmetic.ops import ACTIVATIONS, ALU
 
 _NUMPY_NAMES = {
     "amax": "maximum",

@@ -22,9 +22,9 @@ from nki_sim.beta1.instrument import instrumented, number
 from nki_sim.beta1.kernels import Kernel, Launches, decorator, launches
 from nki_sim.beta1.watching import Watcher
 from nki_sim.errors import NotSupported
-from nki_sim.importing import package_of
 from nki_sim.isa import constants
 from nki_sim.lint.kernel_source import top_level
+from nki_sim.tracing.importing import package_of
 
 _OURS = "nki_sim.beta1."
 

@@ -16,28 +16,29 @@ from typing import Any, TextIO
 import numpy as np
 
 import nki_sim
-from nki_sim import lint, program_file
-from nki_sim.accumulation import device_doubts
-from nki_sim.capacity import peak
+from nki_sim import lint
+from nki_sim.checks.accumulation import device_doubts
 from nki_sim.commands import gantt
 from nki_sim.commands.documents import ErrorDocument, as_json, check_document, profile_document
 from nki_sim.commands.problem import BadProblem, beside_the_reference, drawn_inputs, load_problem, module_of
 from nki_sim.dtypes import as_dtype
+from nki_sim.encoding import program_file
 from nki_sim.errors import NkiError
-from nki_sim.executor import execute_counting
+from nki_sim.execution.executor import execute_counting
 from nki_sim.loop_ir.reading import NotReadable, read
 from nki_sim.loop_ir.sizes import NoForm
 from nki_sim.loop_ir.source import KernelText
 from nki_sim.loop_ir.spelling import NotWritable
 from nki_sim.loop_ir.writing import written
 from nki_sim.machine import machine
-from nki_sim.memory import MemoryRegion
 from nki_sim.migrate import command
-from nki_sim.passes import Passes, must_be_counted, unrolled
-from nki_sim.profile import measure, summarise
-from nki_sim.program import Program
-from nki_sim.schedule import schedule
-from nki_sim.session import TensorSpec, target_machine, where
+from nki_sim.profile.profile import measure, summarise
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.passes import Passes, must_be_counted, unrolled
+from nki_sim.program.program import Program
+from nki_sim.timing.capacity import peak
+from nki_sim.timing.schedule import schedule
+from nki_sim.tracing.session import TensorSpec, target_machine, where
 
 PROTOCOL = ("get_inputs", "forward", "transform_to_nki_inputs", "transform_nki_outputs")
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from nki_sim.intervals import Interval
 from nki_sim.lint.findings import Finding
 from nki_sim.machine import machine
-from nki_sim.profile import LineCost, Measurement
-from nki_sim.waiting import Stall
+from nki_sim.profile.profile import LineCost, Measurement
+from nki_sim.profile.waiting import Stall
+from nki_sim.timing.intervals import Interval
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from nki_sim.cost import RESOURCES
 from nki_sim.machine import machine
-from nki_sim.profile import Measurement
-from nki_sim.program import Program
-from nki_sim.schedule import Timeline
-from nki_sim.waiting import resource_numbers
+from nki_sim.profile.profile import Measurement
+from nki_sim.profile.waiting import resource_numbers
+from nki_sim.program.program import Program
+from nki_sim.timing.cost import RESOURCES
+from nki_sim.timing.schedule import Timeline
 
 _SHADES = " ░▒▓█"
 _ASCII_SHADES = " .:+#"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_sim.loop_ir.marks import compiled as marked
+from nki_sim.tracing.marks import compiled as marked
 
 
 class BadProblem(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from functools import total_ordering
 
-from nki_sim.program import Engine as engine
+from nki_sim.program.program import Engine as engine
 
 
 class _Constant(Enum):

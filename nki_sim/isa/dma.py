@@ -7,17 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nki_sim.contracts import ANY_DTYPE, HBM, LONG, SBUF, integer, listed, one_of, reads, several, writes
+from nki_sim.contract import rules
+from nki_sim.contract.contracts import ANY_DTYPE, HBM, LONG, SBUF, integer, listed, one_of, reads, several, writes
+from nki_sim.contract.opcodes import define
 from nki_sim.errors import NkiValidationError
-from nki_sim.isa import numerics, ops, rules
+from nki_sim.isa.arithmetic import numerics, ops
 from nki_sim.isa.constants import dge_mode as _dge_mode
 from nki_sim.isa.constants import oob_mode as _oob_mode
 from nki_sim.machine import ISA
-from nki_sim.memory import MemoryRegion
-from nki_sim.opcodes import define
-from nki_sim.program import Engine, Operand, Template
-from nki_sim.session import Instruction, current
-from nki_sim.tensor import NkiTensor
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.program import Engine, Operand, Template
+from nki_sim.tracing.session import Instruction, current
+from nki_sim.tracing.tensor import NkiTensor
 
 _TRANSPOSES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
 

@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import ON_CHIP, SBUF, integer, listed, reads, writes
+from nki_sim.contract import rules
+from nki_sim.contract.contracts import ON_CHIP, SBUF, integer, listed, reads, writes
+from nki_sim.contract.opcodes import define
 from nki_sim.errors import NkiValidationError, OutOfBounds
-from nki_sim.isa import ops, rules
+from nki_sim.isa.arithmetic import ops
 from nki_sim.machine import ISA
-from nki_sim.memory import MemoryRegion
-from nki_sim.opcodes import define
-from nki_sim.program import Engine, Template
-from nki_sim.session import Instruction, current
-from nki_sim.tensor import NkiTensor
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.program import Engine, Template
+from nki_sim.tracing.session import Instruction, current
+from nki_sim.tracing.tensor import NkiTensor
 
 QUADRANT = ISA.quadrant_partitions
 """What one shuffle works within."""

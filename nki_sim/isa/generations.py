@@ -7,7 +7,7 @@ from typing import Any
 from nki_sim.errors import NotSupported
 from nki_sim.isa.constants import nc_version
 from nki_sim.machine import first_with, machine
-from nki_sim.session import current
+from nki_sim.tracing.session import current
 
 SINCE = {
     "range_select": 3,

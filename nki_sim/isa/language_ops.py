@@ -14,11 +14,12 @@ from typing import Any
 from nki_sim import dtypes
 from nki_sim.dtypes import DType, as_dtype
 from nki_sim.errors import NkiValidationError, NotSupported
-from nki_sim.isa import dma, gather, ops, prng, scalar_engine, select, shared, tensor_engine, vector_engine
+from nki_sim.isa import dma, gather, prng, scalar_engine, select, tensor_engine, vector_engine
+from nki_sim.isa.arithmetic import ops, shared
 from nki_sim.machine import first_with
-from nki_sim.memory import MemoryRegion
-from nki_sim.session import current
-from nki_sim.tensor import NkiTensor
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.tracing.session import current
+from nki_sim.tracing.tensor import NkiTensor
 
 _TWO_PI = 2 * math.pi
 

@@ -12,16 +12,17 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import FLOATS, ON_CHIP, SBUF, Slot, reads, state, writes
+from nki_sim.contract import rules
+from nki_sim.contract.contracts import FLOATS, ON_CHIP, SBUF, Slot, reads, state, writes
+from nki_sim.contract.opcodes import define
 from nki_sim.errors import NkiValidationError, NotSupported
-from nki_sim.isa import accumulators, numerics, ops, rules
-from nki_sim.isa.shared import Number
+from nki_sim.isa.arithmetic import accumulators, numerics, ops
+from nki_sim.isa.arithmetic.shared import Number
 from nki_sim.machine import ISA, first_with
-from nki_sim.memory import MemoryRegion
-from nki_sim.opcodes import define
-from nki_sim.program import Engine, Template
-from nki_sim.session import Instruction, current
-from nki_sim.tensor import NkiTensor
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.program import Engine, Template
+from nki_sim.tracing.session import Instruction, current
+from nki_sim.tracing.tensor import NkiTensor
 
 STATE_WORDS = 6
 _WEYL_STEP = np.uint32(362437)

@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import INT32, ON_CHIP, SBUF, integer, perhaps, reads, updates, writes
+from nki_sim.contract import rules
+from nki_sim.contract.contracts import INT32, ON_CHIP, SBUF, integer, perhaps, reads, updates, writes
+from nki_sim.contract.opcodes import define
 from nki_sim.errors import NkiValidationError
-from nki_sim.isa import numerics, ops, rules
-from nki_sim.isa.shared import Number
+from nki_sim.isa.arithmetic import numerics, ops
+from nki_sim.isa.arithmetic.shared import Number
 from nki_sim.machine import ISA
-from nki_sim.memory import MemoryRegion
-from nki_sim.opcodes import define
-from nki_sim.program import Engine, Operand, Template
-from nki_sim.session import Instruction, current
-from nki_sim.tensor import NkiTensor
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.program import Engine, Operand, Template
+from nki_sim.tracing.session import Instruction, current
+from nki_sim.tracing.tensor import NkiTensor
 
 _CORE_PARTITIONS = ISA.gpsimd_core_partitions
 

@@ -8,16 +8,28 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import FLOATS, INTEGERS, ON_CHIP, integer, one_of, perhaps, reads, state, updates, writes
+from nki_sim.contract import rules
+from nki_sim.contract.contracts import (
+    FLOATS,
+    INTEGERS,
+    ON_CHIP,
+    integer,
+    one_of,
+    perhaps,
+    reads,
+    state,
+    updates,
+    writes,
+)
+from nki_sim.contract.opcodes import define
 from nki_sim.errors import NkiValidationError
-from nki_sim.isa import accumulators, numerics, ops, rules
+from nki_sim.isa.arithmetic import accumulators, numerics, ops
+from nki_sim.isa.arithmetic.shared import Number
 from nki_sim.isa.constants import reduce_cmd as _reduce_cmd
-from nki_sim.isa.shared import Number
 from nki_sim.isa.vector_engine import accumulate
-from nki_sim.opcodes import define
-from nki_sim.program import Engine, Template
-from nki_sim.session import Instruction, current
-from nki_sim.tensor import NkiTensor
+from nki_sim.program.program import Engine, Template
+from nki_sim.tracing.session import Instruction, current
+from nki_sim.tracing.tensor import NkiTensor
 
 FLOAT32_MIN = float(np.finfo(np.float32).min)
 _MAX_EXACT_INDEX = 2**24

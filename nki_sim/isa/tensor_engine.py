@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import FLAG, ON_CHIP, PSUM, SBUF, integer, listed, reads, updates, writes
+from nki_sim.contract import rules
+from nki_sim.contract.contracts import FLAG, ON_CHIP, PSUM, SBUF, integer, listed, reads, updates, writes
+from nki_sim.contract.opcodes import define
 from nki_sim.errors import NkiValidationError
-from nki_sim.isa import numerics, rules
+from nki_sim.isa.arithmetic import numerics
 from nki_sim.isa.constants import matmul_perf_mode as _perf_mode
 from nki_sim.machine import ISA, first_with
-from nki_sim.memory import MemoryRegion
-from nki_sim.opcodes import define
-from nki_sim.program import Engine, Operand, Template
-from nki_sim.session import Instruction, current
-from nki_sim.tensor import NkiTensor
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.program import Engine, Operand, Template
+from nki_sim.tracing.session import Instruction, current
+from nki_sim.tracing.tensor import NkiTensor
 
 _FLOAT32S = (dtypes.float32, dtypes.tfloat32)
 _FLOAT8S = (dtypes.float8_e4m3, dtypes.float8_e5m2)

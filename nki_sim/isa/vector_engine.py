@@ -9,16 +9,17 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import MOST_DIMENSIONS, ON_CHIP, integer, listed, one_of, perhaps, reads, state, writes
+from nki_sim.contract import rules
+from nki_sim.contract.contracts import MOST_DIMENSIONS, ON_CHIP, integer, listed, one_of, perhaps, reads, state, writes
+from nki_sim.contract.opcodes import define
 from nki_sim.errors import NkiValidationError
-from nki_sim.isa import accumulators, numerics, ops, rules
+from nki_sim.isa.arithmetic import accumulators, numerics, ops
+from nki_sim.isa.arithmetic.shared import Number, check_scalar_operand, one_op, scalar_or_tensor, takes_tensor
 from nki_sim.isa.constants import reduce_cmd as _reduce_cmd
-from nki_sim.isa.shared import Number, check_scalar_operand, one_op, scalar_or_tensor, takes_tensor
 from nki_sim.machine import ISA
-from nki_sim.opcodes import define
-from nki_sim.program import Engine, Template
-from nki_sim.session import Instruction, current
-from nki_sim.tensor import NkiTensor
+from nki_sim.program.program import Engine, Template
+from nki_sim.tracing.session import Instruction, current
+from nki_sim.tracing.tensor import NkiTensor
 
 # --- scalar_tensor_tensor -------------------------------------------------------------------------
 

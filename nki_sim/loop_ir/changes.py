@@ -15,6 +15,8 @@ from typing import Any, Union
 import numpy as np
 
 from nki_sim.by_object import by_object
+from nki_sim.contract.opcodes import OPCODES
+from nki_sim.contract.operands import check_operands
 from nki_sim.errors import NkiError
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.dependence import allocated_in, conflict, meet, uses
@@ -34,10 +36,8 @@ from nki_sim.loop_ir.tree import (
     walk,
 )
 from nki_sim.machine import ISA
-from nki_sim.memory import MemoryRegion
-from nki_sim.opcodes import OPCODES
-from nki_sim.operands import check_operands
-from nki_sim.program import Template
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.program import Template
 
 Path = tuple[int, ...]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.tree import Access
-from nki_sim.patterns import Pattern
+from nki_sim.program.patterns import Pattern
 
 
 @dataclass(frozen=True)

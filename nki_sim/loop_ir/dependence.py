@@ -14,7 +14,7 @@ import numpy as np
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.reading import IMPLICIT
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, walk
-from nki_sim.patterns import Pattern
+from nki_sim.program.patterns import Pattern
 
 _MOST_ENUMERATED = 1 << 20
 """Elements of two accesses that are compared one by one, where nothing shorter tells them apart."""

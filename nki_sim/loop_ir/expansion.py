@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nki_sim.allocations import Allocations
 from nki_sim.by_object import by_object
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.reading import grid
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, Result
-from nki_sim.memory import Allocation, MemoryRegion
-from nki_sim.program import Bound, Operand, Program, Template, TensorRef
-from nki_sim.program import Loop as DeviceLoopRows
+from nki_sim.program.allocations import Allocations
+from nki_sim.program.memory import Allocation, MemoryRegion
+from nki_sim.program.program import Bound, Operand, Program, Template, TensorRef
+from nki_sim.program.program import Loop as DeviceLoopRows
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ import numpy as np
 
 from nki_sim.by_object import by_object
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.marks import MarkKind
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, Result
-from nki_sim.memory import MemoryRegion
-from nki_sim.program import Bound, Program, Template, TensorRef
-from nki_sim.program import Loop as DeviceLoopRows
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.program import Bound, Program, Template, TensorRef
+from nki_sim.program.program import Loop as DeviceLoopRows
+from nki_sim.tracing.marks import MarkKind
 
 
 class NotReadable(Exception):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.patterns import Pattern
+from nki_sim.program.patterns import Pattern
 
 Ranges = Mapping[str, tuple[int, int]]
 """By counter: its least and its greatest value."""

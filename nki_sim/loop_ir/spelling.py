@@ -9,12 +9,12 @@ from enum import Enum
 from functools import cache
 from typing import Any, Union
 
+from nki_sim.contract.opcodes import OPCODES
 from nki_sim.dtypes import int32, uint32
-from nki_sim.isa.ops import ALU
+from nki_sim.isa.arithmetic.ops import ALU
 from nki_sim.loop_ir.tree import Access, Instruction
-from nki_sim.memory import MemoryRegion
-from nki_sim.opcodes import OPCODES
-from nki_sim.program import Engine
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.program import Engine
 
 Argument = Union[Access, list[Access], str]
 """Operands, or the text of anything else."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from nki_sim.dtypes import DType
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.memory import MemoryRegion
-from nki_sim.patterns import Pattern
-from nki_sim.program import Bound, Engine
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.patterns import Pattern
+from nki_sim.program.program import Bound, Engine
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from nki_sim.loop_ir.slices import Index, sliced, starts_of
 from nki_sim.loop_ir.source import KernelText
 from nki_sim.loop_ir.spelling import NotWritable, arguments, function_of
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, walk
-from nki_sim.memory import MemoryRegion
-from nki_sim.program import Bound
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.program import Bound
 
 WIDTH = 120
 _STEP = "    "

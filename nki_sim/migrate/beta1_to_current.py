@@ -12,11 +12,11 @@ import numpy as np
 from nki_sim.beta1 import running
 from nki_sim.errors import CapacityExceeded, NkiError
 from nki_sim.migrate import proving
-from nki_sim.migrate.beta1_module import migrated
+from nki_sim.migrate.beta1.beta1_module import migrated
 from nki_sim.migrate.layouts import largest, may_overflow
 from nki_sim.migrate.operands import NeedsPerson
 from nki_sim.migrate.report import Finding, Kind, Migration
-from nki_sim.session import where
+from nki_sim.tracing.session import where
 
 _MOST_SPILLED = 8
 _MOST_ELEMENTS = 1 << 23

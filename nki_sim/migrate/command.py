@@ -16,7 +16,7 @@ from nki_sim.migrate.beta1_to_current import migrate_beta1
 from nki_sim.migrate.calls import Calls
 from nki_sim.migrate.current import migrate_current
 from nki_sim.migrate.report import Finding, Kind, Migration
-from nki_sim.session import where
+from nki_sim.tracing.session import where
 
 
 class Dialect(str, Enum):

@@ -11,7 +11,7 @@ from nki_sim.beta1.facts import IndexFact, Sum, TileFact
 from nki_sim.beta1.symbols import Atom, Symbolic, written
 from nki_sim.machine import ISA
 from nki_sim.migrate.layouts import Layout
-from nki_sim.patterns import merged
+from nki_sim.program.patterns import merged
 
 Clip = Mapping[int, str]
 """How many elements of an axis a mask lets through, as text; axes that are not cut are not in it."""

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim.beta1.instrument import absent_imports, definitions
-from nki_sim.canonical import digest
 from nki_sim.dtypes import as_dtype
-from nki_sim.importing import install, package_of
-from nki_sim.run import simulate, trace
-from nki_sim.session import TensorSpec
+from nki_sim.encoding.canonical import digest
+from nki_sim.nki.run import simulate, trace
+from nki_sim.tracing.importing import install, package_of
+from nki_sim.tracing.session import TensorSpec
 
 TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
 """Largest relative difference (L2, per output) that rounding explains, by the types of the kernel's tiles."""
@@ -42,7 +42,7 @@ class Traced(NamedTuple):
     """What a kernel comes to at some arguments."""
 
     digest: str
-    """The same for two kernels that compute the same bits in the same time (`nki_sim.canonical`)."""
+    """The same for two kernels that compute the same bits in the same time (`nki_sim.encoding.canonical`)."""
     instructions: int
     """On its first core."""
 

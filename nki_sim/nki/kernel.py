@@ -10,11 +10,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nki_sim import run
 from nki_sim.errors import NkiValidationError
 from nki_sim.machine import ISA
+from nki_sim.nki import run
 from nki_sim.nki.compiler import CompileConfig, SpecializationConfig
-from nki_sim.session import active
+from nki_sim.tracing.session import active
 
 _IGNORED = ("mode", "debug_kernel", "show_compiler_tb", "experimental_flags")
 """Options of nki.jit that do not change what a kernel computes; NKI accepts and ignores `mode` from 0.3."""

@@ -1,5 +1,5 @@
 """`nki.tensor`: the tensor type."""
 
-from nki_sim.tensor import DynamicSlice, NkiTensor
+from nki_sim.tracing.tensor import DynamicSlice, NkiTensor
 
 __all__ = ["DynamicSlice", "NkiTensor"]

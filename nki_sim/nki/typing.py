@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nki_sim.tensor import NkiTensor
+from nki_sim.tracing.tensor import NkiTensor
 
 
 class _TensorAnnotation:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nki_sim.program import Program
+from nki_sim.program.program import Program
 from nki_sim.proofs.algebra import BOUNDS, ORDER, Algebra, Arguments
 from nki_sim.proofs.execution import ZEROS, Execution, FieldRun, Input
 from nki_sim.proofs.proof import Finding, NotProvable, Proof

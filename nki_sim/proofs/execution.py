@@ -1,6 +1,6 @@
 """A program run on elements of a field, in the recorded order, and what it did to memory on the way.
 
-As `nki_sim.executor` runs it on numbers: device loops, registers, places that only the device knows, cores that meet.
+As `executor` runs it on numbers: device loops, registers, places that only the device knows, cores that meet.
 Memory that was never written holds elements drawn for it, so that what depends on it changes with the drawing.
 """
 
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nki_sim.contract.opcodes import OPCODES
 from nki_sim.dtypes import DType
 from nki_sim.errors import NkiError
-from nki_sim.executor import Exchange, meet
-from nki_sim.memory import Allocation, MemoryRegion
-from nki_sim.opcodes import OPCODES
-from nki_sim.program import Bound, Loop, Operand, Program, Template, TensorRef
+from nki_sim.execution.executor import Exchange, meet
+from nki_sim.program.memory import Allocation, MemoryRegion
+from nki_sim.program.program import Bound, Loop, Operand, Program, Template, TensorRef
 from nki_sim.proofs.arithmetic import Arithmetic, Value
 from nki_sim.proofs.operators import EXPONENTIAL
 from nki_sim.proofs.proof import NotProvable
@@ -352,7 +352,7 @@ class _Core:
         return found
 
     def _steered(self, template: Template, access: _Access, index: _Access) -> _Access:
-        """The operand at the places that `index` says, as `nki_sim.executor` finds them."""
+        """The operand at the places that `index` says, as `nki_sim.execution.executor` finds them."""
         operand = access.operand
         assert operand.indirection is not None
         kind, stride, _, extent = operand.indirection

@@ -1,4 +1,4 @@
-"""The operators and functions of `nki_sim.isa.ops`, by name, on elements of a field."""
+"""The operators and functions of `nki_sim.isa.arithmetic.ops`, by name, on elements of a field."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nki_sim.isa import ops
+from nki_sim.isa.arithmetic import ops
 from nki_sim.proofs.arithmetic import Arithmetic, Value
 from nki_sim.proofs.proof import NotProvable
 

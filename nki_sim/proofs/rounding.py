@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from nki_sim import dtypes
+from nki_sim.checks.precision import holds
 from nki_sim.dtypes import DType, as_dtype
-from nki_sim.isa import ops
+from nki_sim.isa.arithmetic import ops
 from nki_sim.machine import SIMULATED_VERSION
-from nki_sim.precision import holds
-from nki_sim.program import Program
+from nki_sim.program.program import Program
 from nki_sim.proofs.arithmetic import Value
 from nki_sim.proofs.execution import FieldRun, Input
 from nki_sim.proofs.proof import Finding, NotProvable, Proof

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nki_sim.isa import ops
+from nki_sim.contract.opcodes import OPCODES
+from nki_sim.isa.arithmetic import ops
 from nki_sim.isa.constants import matmul_perf_mode, reduce_cmd
 from nki_sim.isa.gpsimd import affine_values
 from nki_sim.isa.select import FLOAT32_MIN
-from nki_sim.opcodes import OPCODES
 from nki_sim.proofs.arithmetic import Arithmetic, Value
 from nki_sim.proofs.operators import FUNCTIONS, applied, reduced
 from nki_sim.proofs.proof import NotProvable

@@ -13,8 +13,8 @@ from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo, TargetU
 from infra.calibration.constants import CONSTANTS, in_order_of_worth
 from infra.calibration.kernel import CalibrationKernel
 from infra.calibration.model import TimingModel
-from nki_sim.calibration import constant_of, is_whole
 from nki_sim.machine import TRN2
+from nki_sim.timing.calibration import constant_of, is_whole
 
 INSTALLED = Installed("2.32", "nki 0.6.1", "trn2.3xlarge")
 INFO = TargetInfo("ubuntu@10.0.0.1, trn2", "trn2-f00d", False, "trn2", "", INSTALLED)

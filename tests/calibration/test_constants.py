@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from accelopt_core.judging.closeness import relative_l2
+from accelopt_core.judging.tolerance.closeness import relative_l2
 from accelopt_core.languages.nki.static_checks import dialect, forbidden
 from infra.calibration.constants import CONSTANTS, NOT_MEASURED, Constant, in_order_of_worth, kernels_of
 from infra.calibration.kernel import TOLERANCE, CalibrationKernel
-from nki_sim.calibration import constant_of
-from nki_sim.executor import execute
+from nki_sim.execution.executor import execute
 from nki_sim.machine import MACHINES, TRN2
+from nki_sim.timing.calibration import constant_of
 from tests.calibration.devices import FITTED, KERNELS, UNFITTED, model
 
 HOLDERS = {name.partition(".")[0] for each in CONSTANTS for name in (each.name, *each.also)}

@@ -29,15 +29,15 @@ from infra.calibration.file import (
     save,
 )
 from infra.judging import wire
-from infra.neuron.known_kernel import KNOWN_ARGUMENTS, KNOWN_KERNEL
+from infra.neuron.compilation.known_kernel import KNOWN_ARGUMENTS, KNOWN_KERNEL
 from infra.neuron.toolchain import open_neuron_toolchain
 from infra.prediction.predictor import Predictor
 from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from infra.ssh.job_records import request_key
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
-from nki_sim.calibration import calibrated_machine, constant_of
 from nki_sim.machine import TRN1, TRN2
+from nki_sim.timing.calibration import calibrated_machine, constant_of
 from tests.calibration.devices import INSTALLED
 from tests.e2e.run import orchestrate
 from tests.toolchains.conftest import own_leases  # noqa: F401  # leases of this test's own

@@ -14,13 +14,13 @@ import nki_sim
 from accelopt_core.task import ALONE
 from accelopt_core.toolchain import ArgumentSpec, TensorArgument
 from infra.prediction.trees import Trees
-from nki_sim import repeated
-from nki_sim.canonical import digest
 from nki_sim.dtypes import as_dtype
+from nki_sim.encoding.canonical import digest
 from nki_sim.machine import TRN2
 from nki_sim.migrate.beta1_to_current import migrate_beta1
-from nki_sim.program import Program
-from nki_sim.session import TensorSpec
+from nki_sim.program.program import Program
+from nki_sim.tracing import repeated
+from nki_sim.tracing.session import TensorSpec
 
 nki_sim.install()
 ROWS, COLUMNS = 1024, 512

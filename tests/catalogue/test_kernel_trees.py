@@ -16,7 +16,7 @@ from accelopt_core.catalogue.kernel_trees import NoTree, StepName, StepRefused, 
 from accelopt_core.catalogue.search import FAULT
 from accelopt_core.task import ShapePreset, Surroundings, Task
 from infra.prediction.predictor import Predictor
-from nki_sim.ties import shipped
+from nki_sim.timing.ties import shipped
 
 nki_sim.install()
 KERNEL = '''"""Rows, scaled and smoothed."""

@@ -14,18 +14,18 @@ from accelopt_core.catalogue.search import FAULT, Limits, Search, SimulatedPrice
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.registry import RULES
 from infra.prediction.trees import mapped
-from nki_sim import repeated
-from nki_sim.canonical import digest
 from nki_sim.dtypes import float32
-from nki_sim.executor import execute
+from nki_sim.encoding.canonical import digest
+from nki_sim.execution.executor import execute
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.reading import read
 from nki_sim.loop_ir.source import KernelText
 from nki_sim.loop_ir.tree import LoopKernel
 from nki_sim.loop_ir.writing import written
 from nki_sim.machine import TRN2
-from nki_sim.program import Program
-from nki_sim.session import TensorSpec
+from nki_sim.program.program import Program
+from nki_sim.tracing import repeated
+from nki_sim.tracing.session import TensorSpec
 
 HEAD = """
 import nki

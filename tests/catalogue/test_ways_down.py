@@ -11,7 +11,7 @@ from accelopt_core.catalogue.search import FAULT, Limits, Price, Search
 from accelopt_core.rules.base import Site
 from nki_sim.loop_ir.changes import Refused
 from nki_sim.loop_ir.tree import LoopKernel
-from nki_sim.ties import shipped
+from nki_sim.timing.ties import shipped
 
 START = LoopKernel("", "trn2", {}, (), (), (), (), False)
 

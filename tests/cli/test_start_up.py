@@ -26,10 +26,8 @@ def test_the_simulator_loads_nothing_large_for(words: list[str]) -> None:
 
 
 def test_whoever_reads_programs_knows_every_instruction() -> None:
-    known = "from nki_sim.opcodes import OPCODES; names = set(OPCODES); "
-    _loaded(
-        f"import nki_sim.program_file; {known} import nki_sim; nki_sim.install(); sys.exit(names != set(OPCODES))", 0
-    )
+    known = "from nki_sim.encoding import program_file; from nki_sim.contract.opcodes import OPCODES"
+    _loaded(f"{known}; names = set(OPCODES); import nki_sim; nki_sim.install(); sys.exit(names != set(OPCODES))", 0)
 
 
 def _loaded(code: str, status: int | None = None) -> set[str]:

@@ -12,7 +12,7 @@ from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from accelopt_core.toolchain import Facts
 from benchmarks import calibration_kernels as kernels
 from nki_sim.machine import TRN2
-from nki_sim.profile import Measurement, measure
+from nki_sim.profile.profile import Measurement, measure
 
 MATMUL = Work(matmul_flops=515_396_075_520, vector_ops=0, hbm_bytes=536_870_912)  # NKIBench M4096 K5120 N12288
 CORE = NeuronCores(TRN2)

@@ -10,13 +10,21 @@ import numpy as np
 import pytest
 
 from accelopt_core.evaluation import CheckFailure
-from accelopt_core.judging.closeness import FLOAT32, Arithmetic, Place, arithmetic_of, check_output, few_rows, needed
-from accelopt_core.judging.excuses import excuse
-from accelopt_core.judging.roundings import moved_by_roundings, summed_one_by_one
-from accelopt_core.judging.storage import STORAGE, WIDE, storage_of
-from accelopt_core.judging.verification import NOISES, Reference
+from accelopt_core.judging.reference.roundings import moved_by_roundings, summed_one_by_one
+from accelopt_core.judging.reference.verification import NOISES, Reference
+from accelopt_core.judging.tolerance.closeness import (
+    FLOAT32,
+    Arithmetic,
+    Place,
+    arithmetic_of,
+    check_output,
+    few_rows,
+    needed,
+)
+from accelopt_core.judging.tolerance.excuses import excuse
+from accelopt_core.judging.tolerance.storage import STORAGE, WIDE, storage_of
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task
-from nki_sim.isa.activation_functions import FUNCTIONS
+from nki_sim.isa.arithmetic.activation_functions import FUNCTIONS
 
 SOURCE = """
 import numpy as np

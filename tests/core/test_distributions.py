@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from accelopt_core.judging.closeness import rows_within_float32
-from accelopt_core.judging.distributions import changed_inputs
-from accelopt_core.judging.draws import OF_DOMAINS
-from accelopt_core.judging.verification import Reference, ReferenceCache
+from accelopt_core.judging.inputs.distributions import changed_inputs
+from accelopt_core.judging.inputs.draws import OF_DOMAINS
+from accelopt_core.judging.reference.verification import Reference, ReferenceCache
+from accelopt_core.judging.tolerance.closeness import rows_within_float32
 from accelopt_core.task import DISTRIBUTIONS, ShapePreset, Task
 
 SOURCE = """

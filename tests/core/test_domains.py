@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from accelopt_core.judging.domains import Kind, Movement, moved_inputs, movements
-from accelopt_core.judging.verification import Reference, ReferenceCache
+from accelopt_core.judging.inputs.domains import Kind, Movement, moved_inputs, movements
+from accelopt_core.judging.reference.verification import Reference, ReferenceCache
 from accelopt_core.task import Domain
 from infra.tasks.seed_index import task_from_text
 

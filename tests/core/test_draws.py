@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.judging.draws import LONG, OF_DOMAINS, WHERE_LONG, Draw, draws_at_a_gate, draws_at_full_shape
+from accelopt_core.judging.inputs.draws import LONG, OF_DOMAINS, WHERE_LONG, Draw, draws_at_a_gate, draws_at_full_shape
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE
 from infra.tasks.seed_index import load_seed

@@ -12,7 +12,7 @@ from accelopt_core.dispatch.joining import Branch, Variant, check, joined
 from accelopt_core.dispatch.kernel_file import CannotJoin
 from accelopt_core.task import ENTRY_POINTS
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument
-from nki_sim.canonical import digest
+from nki_sim.encoding.canonical import digest
 from nki_sim.lint import VERSIONS, check_source
 from tests.kernel_texts import HEADER, kernel_of, run, trace
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.judging.plausibility import contradiction, first_changed, needed_flops, one_value, same_bits
-from accelopt_core.judging.verification import Reference, argument_specs
+from accelopt_core.judging.reference.verification import Reference, argument_specs
 from accelopt_core.languages.nki.neuron_cores import NeuronCores
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from accelopt_core.toolchain import Facts, Traced

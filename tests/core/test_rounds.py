@@ -32,7 +32,7 @@ from accelopt_core.evaluation import (
     Property,
     Step,
 )
-from accelopt_core.judging.draws import draws_at_a_gate
+from accelopt_core.judging.inputs.draws import draws_at_a_gate
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop.events import BASELINE_ROUND, Ending, Event, Notice, PlanMade, RoundEnded, StepBegan
 from accelopt_core.loop.known_programs import known_programs

@@ -21,7 +21,7 @@ FOUND = [
     ("unusual-import", kernel("nisa.x(os.environ)", "import os")),
     ("unusual-import", kernel("pass", "from ctypes import *")),
     ("unusual-import", kernel("nisa.x(t())", "from time import perf_counter as t")),
-    ("unusual-import", kernel("s.Tracer", "import nki_sim.session as s")),
+    ("unusual-import", kernel("s.Tracer", "import nki_sim.tracing.session as s")),
     ("outside-access", kernel("z = open('x')")),
     ("outside-access", kernel("z = eval('1')")),
     ("dunder-tricks", kernel("z = x.__class__.__subclasses__()")),

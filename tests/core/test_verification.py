@@ -17,11 +17,17 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Incorrect
 from accelopt_core.judging import correctness
 from accelopt_core.judging.checks import Compiled, Failed, Passed
-from accelopt_core.judging.closeness import FLOAT32, Place, check_output, relative_l2
 from accelopt_core.judging.correctness import Verifier
-from accelopt_core.judging.draws import Draw
+from accelopt_core.judging.inputs.draws import Draw
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs, has_finite
+from accelopt_core.judging.reference.verification import (
+    BadReference,
+    Reference,
+    ReferenceCache,
+    argument_specs,
+    has_finite,
+)
+from accelopt_core.judging.tolerance.closeness import FLOAT32, Place, check_output, relative_l2
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ConstantArgument, DtypeArgument, TensorArgument

@@ -29,7 +29,7 @@ from infra.runs.run_folder import RunFolder
 from infra.simulator.toolchain import traced_on_simulator
 from infra.terminal import report
 from ka_extensions.outcome import Outcome
-from nki_sim import ties
+from nki_sim.timing import ties
 from tests.e2e.kernels import REFERENCE
 from tests.infra.test_kernel_wrapper import PretendDevice
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk

@@ -16,14 +16,14 @@ import ml_dtypes
 import numpy as np
 
 import nki_sim
-from nki_sim import program_file
-from nki_sim.executor import execute
+from nki_sim.encoding import program_file
+from nki_sim.execution.executor import execute
 from nki_sim.isa.generations import SINCE
 from nki_sim.machine import SIMULATED_VERSION
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
-from nki_sim.program import Program, Template
-from nki_sim.session import current
+from nki_sim.program.program import Program, Template
+from nki_sim.tracing.session import current
 
 P, N = 32, 64
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import nki_sim.isa
-from nki_sim import profile, program_file
-from nki_sim.canonical import digest
-from nki_sim.cost import OPERATIONS, cost
+from nki_sim.contract.opcodes import OPCODES
+from nki_sim.encoding import program_file
+from nki_sim.encoding.canonical import digest
 from nki_sim.errors import NkiError, NotSupported
 from nki_sim.isa.generations import MODES_SINCE, SINCE
 from nki_sim.lint import VERSIONS
@@ -27,8 +27,9 @@ from nki_sim.loop_ir.spelling import NotWritable
 from nki_sim.loop_ir.writing import written
 from nki_sim.machine import ISA, MACHINES, SIMULATED_VERSION
 from nki_sim.nki import isa as nisa
-from nki_sim.opcodes import OPCODES
+from nki_sim.profile import profile
 from nki_sim.reference import api_reference
+from nki_sim.timing.cost import OPERATIONS, cost
 from tests.house import instructions
 from tests.house.instructions import (
     ARRAYS,
@@ -180,7 +181,7 @@ def uncounted() -> set[str]:
 
 
 def test_it_counts_as_arithmetic_or_is_said_not_to() -> None:
-    assert not uncounted(), "add them to OPERATIONS of nki_sim/cost.py, or to COUNTS_NONE here"
+    assert not uncounted(), "add them to OPERATIONS of nki_sim/timing/cost.py, or to COUNTS_NONE here"
     assert not COUNTS_NONE & set(OPERATIONS)
     assert set(OPERATIONS) | COUNTS_NONE <= set(OPCODES) | set(functions())
 

@@ -26,17 +26,17 @@ from infra import command_line
 from infra.devices.leases import FOLDER_VARIABLE
 from infra.devices.share import CORES_VARIABLE
 from infra.judging.toolchains import open_toolchain
-from infra.neuron.known_kernel import KNOWN_ARGUMENTS, KNOWN_KERNEL
+from infra.neuron.compilation.known_kernel import KNOWN_ARGUMENTS, KNOWN_KERNEL
 from infra.neuron.toolchain import RUNTIME_VARIABLE, open_neuron_toolchain, share_of_this_host
 from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from nki_sim import machine as table
 from nki_sim.isa.generations import SINCE
 from nki_sim.machine import MACHINES, TARGETS, TRN2, Confidence, Machine, first_with
 from nki_sim.nki import isa as nisa
-from nki_sim.profile import summarise
+from nki_sim.profile.profile import summarise
 from nki_sim.reference import api_reference, instruction_list
-from nki_sim.schedule import schedule
-from nki_sim.session import target_machine
+from nki_sim.timing.schedule import schedule
+from nki_sim.tracing.session import target_machine
 from tests.house.instructions import traced
 from tests.house.structure import ROOT
 from tests.toolchains.pretend_sdk import PretendSdk

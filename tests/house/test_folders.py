@@ -8,15 +8,10 @@ import subprocess
 
 import pytest
 
+from tests.house import files
 from tests.house.structure import PACKAGES, ROOT, modules
 
-MOST_BESIDE_ROOMS = 10
-
-
-@pytest.mark.parametrize("package", ["accelopt_core", "infra"])
-def test_few_files_stand_beside_the_rooms(package: str) -> None:
-    files = sorted(path.name for path in (ROOT / package).glob("*.py"))
-    assert len(files) <= MOST_BESIDE_ROOMS, files
+MOST_BESIDE_ROOMS = 14
 
 
 def folders() -> list[str]:
@@ -36,40 +31,17 @@ def test_the_first_line_of_every_folder_says_what_it_is_for(folder: str) -> None
     assert text.startswith('"""') and len(said) > 20, f"{folder}/__init__.py: {said!r}"
 
 
+@pytest.mark.parametrize("folder", folders())
+def test_few_files_stand_beside_the_rooms(folder: str) -> None:
+    files = sorted({path.name for path in (ROOT / folder).glob("*.py")} - {"__init__.py"})
+    assert len(files) <= MOST_BESIDE_ROOMS, files
+
+
 # --- docs -------------------------------------------------------------------------------------------
 
-_LISTING = re.compile(r"^## Files\n.*?^```\n(.*?)^```", re.S | re.M)
 
-
-def listed_in_docs() -> dict[str, set[str]]:
-    """Folder -> names, from the listing of docs/architecture.md; what stands behind two spaces is explanation."""
-    found = _LISTING.search((ROOT / "docs/architecture.md").read_text(encoding="utf-8"))
-    assert found is not None, "docs/architecture.md has no listing under `## Files`"
-    listing: dict[str, set[str]] = {}
-    above = [""]
-    for line in found.group(1).splitlines():
-        names = line.strip().split("  ")[0].split()
-        depth = (len(line) - len(line.lstrip())) // 2
-        if names and names[0].endswith("/"):
-            above[depth:] = [*above[depth:depth], names[0]]
-            folder = "".join(above[: depth + 1]).rstrip("/")
-            listing.setdefault(folder, set()).update(names[1:])
-        elif names:
-            listing.setdefault("".join(above[:depth]).rstrip("/"), set()).update(names)
-    return listing
-
-
-def test_the_listing_of_the_docs_is_the_tree() -> None:
-    listing = listed_in_docs()
-    for folder in folders():
-        there = {path.name for path in (ROOT / folder).glob("*.py")} - {"__init__.py"}
-        if folder not in listing:
-            parent = next((name for name in listing if folder.startswith(f"{name}/") and "..." in listing[name]), None)
-            assert parent is not None, f"docs/architecture.md does not list {folder}"
-        elif "..." not in listing[folder]:
-            assert listing[folder] == there, f"docs/architecture.md lists {folder} otherwise"
-        else:
-            assert listing[folder] - {"..."} <= there, f"docs/architecture.md lists what is not in {folder}"
+def test_the_page_of_files_is_the_tree() -> None:
+    assert files.PAGE.read_text(encoding="utf-8") == files.page(), "python -m tests.house.files writes it anew"
 
 
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")) + ["README.md", "AGENTS.md"]

@@ -10,7 +10,7 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, Incorrect, Measured, explain
-from accelopt_core.judging.draws import OF_DOMAINS
+from accelopt_core.judging.inputs.draws import OF_DOMAINS
 from accelopt_core.model.prompting import precision_text
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import DISTRIBUTIONS, ShapePreset, Task

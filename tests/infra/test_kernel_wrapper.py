@@ -21,7 +21,7 @@ from accelopt_core.evaluation import (
     TimedOut,
 )
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.languages.nki.kernel_wrapper import kernel_result
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Progress, Target, TargetInfo
 from infra.devices.leases import FOLDER_VARIABLE

@@ -210,7 +210,8 @@ HOSTILE = {
     "it does not compile": SOURCE + "\nraise ValueError('never')\n",
     "it ends its process": SOURCE + "\nimport os\nos._exit(0)\n",
     "it ends its process well": SOURCE + "\nimport sys\nsys.exit(0)\n",
-    "it changes the tracer": SOURCE + "\nimport nki_sim.session\nnki_sim.session.Tracer.emit = lambda *given: None\n",
+    "it changes the tracer": SOURCE
+    + "\nfrom nki_sim.tracing import session\nsession.Tracer.emit = lambda *given: None\n",
     "it writes into open files": SOURCE
     + "\nimport os\nfor fd in range(3, 64):\n    try:\n        os.write(fd, bytes(99))\n"
     "    except OSError: pass\n",

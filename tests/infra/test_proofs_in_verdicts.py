@@ -11,7 +11,7 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, Finding, Incorrect, Measured, Proof, Property, explain
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset
 from infra.engines.local import LocalEngine

@@ -28,7 +28,7 @@ from infra.terminal.report import (
     write_diff,
 )
 from ka_extensions.outcome import Outcome
-from nki_sim import ties
+from nki_sim.timing import ties
 from tests.infra.samples import attempted, manifest, measured
 
 BEFORE = "import nki\n\n" + "".join(f"line_{n} = {n}\n" for n in range(200))

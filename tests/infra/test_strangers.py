@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelopt_core.judging.verification import Reference
+from accelopt_core.judging.reference.verification import Reference
 from accelopt_core.task import Task
 from benchmarks.strangers import NotRun, Row, counted, kernel_file, means, table
 from benchmarks.strangers_cases import REFERENCES, REPOSITORIES, STRANGERS, Half, Stranger, completed, cut_out

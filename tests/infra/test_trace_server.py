@@ -18,7 +18,7 @@ from infra.isolation import linux, namespaces, sandbox, system_calls
 from infra.simulator import trace_worker
 from infra.simulator.toolchain import SimulatorToolchain
 from infra.simulator.trace_server import Forked
-from nki_sim.program_file import dumps
+from nki_sim.encoding.program_file import dumps
 from tests.processes import PATIENCE_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]

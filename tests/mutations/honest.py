@@ -17,8 +17,8 @@ import numpy as np
 from accelopt_core.candidate import Candidate
 from accelopt_core.judging.checks import Compiled, Failed
 from accelopt_core.judging.correctness import Verifier
-from accelopt_core.judging.draws import Draw
-from accelopt_core.judging.verification import Reference, ReferenceCache, argument_specs
+from accelopt_core.judging.inputs.draws import Draw
+from accelopt_core.judging.reference.verification import Reference, ReferenceCache, argument_specs
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import PrecisionPolicy, Task
 from infra.tasks.seed_index import load_seed

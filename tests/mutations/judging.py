@@ -17,14 +17,14 @@ import nki_sim
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Measured, explain
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.verification import Reference, ReferenceCache, argument_specs
+from accelopt_core.judging.reference.verification import Reference, ReferenceCache, argument_specs
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import DISTRIBUTIONS, Task
 from accelopt_core.toolchain import ArgumentSpec, CompileError, ConstantArgument, TensorArgument
 from infra.simulator.toolchain import Simulated, SimulatorToolchain
 from infra.tasks.seed_index import load_seed
 from nki_sim.dtypes import as_dtype
-from nki_sim.session import TensorSpec
+from nki_sim.tracing.session import TensorSpec
 from tests.mutations.bases import Base
 from tests.mutations.corpus import Mutant
 

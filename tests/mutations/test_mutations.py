@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accelopt_core.judging.verification import Reference
+from accelopt_core.judging.reference.verification import Reference
 from tests.mutations.bases import bases
 from tests.mutations.corpus import Mutant, corpus
 from tests.mutations.honest import HONEST, refusals

@@ -95,8 +95,8 @@ import glob
 for name in glob.glob("/tmp/nki-judge-*/references/*"): open(name, "wb").write(b"")
 """,
     "the simulator's files": """
-import nki_sim.cost
-open(nki_sim.cost.__file__, "a").write("\\nraise SystemExit\\n")
+import nki_sim.timing.cost
+open(nki_sim.timing.cost.__file__, "a").write("\\nraise SystemExit\\n")
 """,
     "links out of the folder": """
 import os
@@ -153,18 +153,18 @@ np.allclose = np.array_equal = lambda *a, **k: True
 """,
     "another clock": "import time\ntime.perf_counter = time.monotonic = time.time = lambda: 0.0",
     "another tracer": """
-from nki_sim.session import Tracer
+from nki_sim.tracing.session import Tracer
 emit = Tracer.emit
 def forgetful(self, opcode, *rest, **named):
     if opcode.name != "tensor_tensor": return emit(self, opcode, *rest, **named)
 Tracer.emit = forgetful
 """,
     "another price list": """
-import nki_sim.cost, nki_sim.profile
-nki_sim.cost.cost = nki_sim.profile.cost = lambda *a, **k: 0
+import nki_sim.timing.cost, nki_sim.profile.profile
+nki_sim.timing.cost.cost = nki_sim.profile.profile.cost = lambda *a, **k: 0
 """,
     "another function's code": """
-from nki_sim import program_file
+from nki_sim.encoding import program_file
 program_file.dumps.__code__ = (lambda program: b"").__code__
 """,
     "the judge's frames": """

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_sim.program_file import MAGIC
+from nki_sim.encoding.program_file import MAGIC
 from tests.redteam.forgeries import Change, Forgery, again
 
 INFINITE, NAN, HUGE = {"float": "inf"}, {"float": "nan"}, 10**400

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import nki_sim
-from nki_sim import program_file
 from nki_sim.dtypes import float32
-from nki_sim.session import TensorSpec
+from nki_sim.encoding import program_file
+from nki_sim.tracing.session import TensorSpec
 from tests.e2e import kernels
 from tests.redteam.attacks import EVERY_FILE
 

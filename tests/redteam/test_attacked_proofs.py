@@ -14,7 +14,7 @@ from accelopt_core.toolchain import TensorArgument
 from infra.simulator import toolchain as simulator_toolchain
 from infra.simulator.toolchain import SimulatorToolchain
 from infra.targets.local import LocalTarget
-from nki_sim.program import Program
+from nki_sim.program.program import Program
 from nki_sim.proofs.equivalence import Original, all_matter, prove
 from nki_sim.proofs.execution import Input
 from tests.e2e import kernels

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.evaluation import Measured, explain
-from nki_sim.program_file import MAGIC
+from nki_sim.encoding.program_file import MAGIC
 from tests.e2e import kernels
 from tests.redteam.forged_programs import before_all, every, on
 from tests.redteam.forgeries import Change, Forgery, again, forged

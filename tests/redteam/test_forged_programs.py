@@ -18,7 +18,7 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Implausible, Incorrect, Measured, explain
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.languages.python_rules import lines_with_code
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.toolchain import CompileError

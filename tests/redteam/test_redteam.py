@@ -89,7 +89,7 @@ def assert_not_accepted(result: Evaluation) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hostile_candidate_is_not_accepted_here(here: LocalTarget, name: str) -> None:
     assert_not_accepted(judged(here, source_of(name), limits=LIMITS))
-    assert not (TREE / "nki_sim" / "cost.py").read_text(encoding="utf-8").endswith("raise SystemExit\n")
+    assert not (TREE / "nki_sim" / "timing" / "cost.py").read_text(encoding="utf-8").endswith("raise SystemExit\n")
 
 
 FAR = (
@@ -166,9 +166,9 @@ LARGER = (
     + EVERY_FILE
     + """
 import nki_sim
-from nki_sim import program_file
+from nki_sim.encoding import program_file
 from nki_sim.dtypes import as_dtype
-from nki_sim.session import TensorSpec
+from nki_sim.tracing.session import TensorSpec
 
 tile = TensorSpec((128, 512), as_dtype("float32"))
 programs(program_file.dumps(nki_sim.trace(kernel, tile, tile, machine="trn3")))
@@ -201,10 +201,10 @@ FORGED_PEER = (
     + """
 from dataclasses import replace
 import nki_sim
-from nki_sim import program_file
+from nki_sim.encoding import program_file
 import dataclasses
 from nki_sim.dtypes import as_dtype
-from nki_sim.session import TensorSpec
+from nki_sim.tracing.session import TensorSpec
 import nki.isa as nisa
 
 def large(a, b):

@@ -18,7 +18,7 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, Measured, explain
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import Task
 from infra.tasks.seed_index import task_from_text

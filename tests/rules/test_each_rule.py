@@ -10,9 +10,9 @@ import pytest
 
 from accelopt_core.catalogue.search import prepared
 from accelopt_core.rules.base import Preparing, Rule, applied
-from accelopt_core.rules.buffers import RotateBuffer
+from accelopt_core.rules.places.buffers import RotateBuffer
 from accelopt_core.rules.registry import RULES
-from nki_sim.accumulation import device_doubts
+from nki_sim.checks.accumulation import device_doubts
 from nki_sim.loop_ir.changes import Refused
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.tree import Allocate, Loop, walk

@@ -7,16 +7,16 @@ import random
 import numpy as np
 import pytest
 
-from accelopt_core.judging.verification import Reference
+from accelopt_core.judging.reference.verification import Reference
 from accelopt_core.rules.base import applied
 from accelopt_core.rules.registry import RULES
 from infra.tasks.seed_index import load_seed, seed_index
-from nki_sim.capacity import check_capacity
 from nki_sim.errors import NkiError
 from nki_sim.loop_ir.changes import Refused
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.source import KernelText
 from nki_sim.loop_ir.writing import written
+from nki_sim.timing.capacity import check_capacity
 from tests.rules.trees import BY_NAME, outputs_of, relative_error, retraces, tree_of
 
 REASSOCIATES = frozenset(

@@ -10,16 +10,16 @@ import numpy as np
 import nki_sim
 from accelopt_core.rules.base import Site, applied
 from accelopt_core.rules.registry import RULES
-from nki_sim import repeated
-from nki_sim.canonical import digest
-from nki_sim.executor import execute
+from nki_sim.encoding.canonical import digest
+from nki_sim.execution.executor import execute
 from nki_sim.loop_ir.changes import Refused
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.reading import read
 from nki_sim.loop_ir.source import KernelText
 from nki_sim.loop_ir.tree import Loop, LoopKernel, walk
 from nki_sim.loop_ir.writing import written
-from nki_sim.program import Program
+from nki_sim.program.program import Program
+from nki_sim.tracing import repeated
 
 nki_sim.install()
 BY_NAME = {rule.name: rule for rule in RULES}

@@ -13,11 +13,11 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import NEEDS_A_DEVICE, Measured
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from infra.judging import judge as judge_process
 from infra.judging import wire
-from infra.neuron.compilers_own import compilers_own
+from infra.neuron.compilation.compilers_own import compilers_own
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from infra.tasks.seed_index import load_seed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.toolchain import CompileError, ConstantArgument, TensorArgument
-from infra.neuron.compiling import NeffCompiler
+from infra.neuron.compilation.compiling import NeffCompiler
 from infra.neuron.routes import ROUTES, Route
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from infra.simulator.toolchain import traced_on_simulator

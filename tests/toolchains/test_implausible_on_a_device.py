@@ -12,7 +12,7 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Crashed, Evaluation, Implausible, Incorrect, Measured, explain
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.task import Task
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain

@@ -22,9 +22,9 @@ from accelopt_core.toolchain import (
     TensorArgument,
     ToolchainMissing,
 )
-from infra.neuron.compiling import Neff
-from infra.neuron.profile_reader import PARQUET_READER, ProfileReader
-from infra.neuron.profiler import Profiler
+from infra.neuron.compilation.compiling import Neff
+from infra.neuron.profiling.profile_reader import PARQUET_READER, ProfileReader
+from infra.neuron.profiling.profiler import Profiler
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from infra.simulator.toolchain import traced_on_simulator
 from tests.processes import eventually, running
@@ -119,7 +119,7 @@ def test_profiles_that_take_too_long_to_read_cost_samples_and_not_the_measuremen
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     reading = toolchain._summary
     clock = {"now": 0.0}
-    for module in ("toolchain", "profile_reader"):
+    for module in ("toolchain", "profiling.profile_reader"):
         monkeypatch.setattr(f"infra.neuron.{module}.time", SimpleNamespace(monotonic=lambda: clock["now"]))
 
     def slowly(neff: Neff, session: Path, deadline: float) -> dict[str, float]:

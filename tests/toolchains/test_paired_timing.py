@@ -12,11 +12,11 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured
 from accelopt_core.judging.judge import judge
+from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.judging.timing import TURNS, PairedTiming, time_paired
-from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.toolchain import TensorArgument, Timing
-from infra.neuron.compiling import Neff
+from infra.neuron.compilation.compiling import Neff
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from infra.simulator.toolchain import traced_on_simulator
 from infra.tasks.seed_index import load_seed

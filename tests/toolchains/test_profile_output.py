@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from infra.neuron.profile import (
+from infra.neuron.profiling.profile import (
     ProfileUnreadable,
     narrow_matmuls,
     parse_instructions,

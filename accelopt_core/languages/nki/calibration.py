@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from accelopt_core.toolchain import Calibration
-from nki_sim.calibration import with_constants
 from nki_sim.machine import machine
+from nki_sim.timing.calibration import with_constants
 
 
 def from_json(data: Mapping[str, Any] | None) -> Calibration | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nki_sim.cost import EVERY_TABLE, TABLES
 from nki_sim.machine import MACHINES, Machine
 from nki_sim.nki.language.ops import OP_TOKENS
+from nki_sim.timing.cost import EVERY_TABLE, TABLES
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import difflib
 from typing import Any
 
 from nki_sim.errors import NkiValidationError, NotSupported
+from nki_sim.isa.arithmetic.shared import memset, tensor_copy, tensor_scalar, tensor_tensor
 from nki_sim.isa.constants import dge_mode, dma_engine, engine, matmul_perf_mode, nc_version, oob_mode, reduce_cmd
-from nki_sim.isa.cores import core_barrier, sendrecv
 from nki_sim.isa.dma import dma_compute, dma_copy, dma_transpose
 from nki_sim.isa.gather import local_gather, nc_n_gather, nc_stream_shuffle
 from nki_sim.isa.generations import (
@@ -21,13 +21,13 @@ from nki_sim.isa.generations import (
 )
 from nki_sim.isa.gpsimd import affine_select, iota, tensor_partition_reduce
 from nki_sim.isa.prng import dropout, rand_get_state, rand_set_state, rng, set_rng_seed
-from nki_sim.isa.registers import register_alloc, register_load, register_move, register_store
+from nki_sim.isa.registers.cores import core_barrier, sendrecv
+from nki_sim.isa.registers.registers import register_alloc, register_load, register_move, register_store
+from nki_sim.isa.registers.scalars import NkiScalar, scalar_load, scalar_store
 from nki_sim.isa.scalar_engine import activation, activation_reduce
-from nki_sim.isa.scalars import NkiScalar, scalar_load, scalar_store
 from nki_sim.isa.scan import tensor_scalar_cumulative, tensor_tensor_scan
 from nki_sim.isa.search import max8, nc_find_index8, nc_match_replace8, nonzero_with_count, sequence_bounds, topk
 from nki_sim.isa.select import range_select, select_reduce, tensor_copy_predicated
-from nki_sim.isa.shared import memset, tensor_copy, tensor_scalar, tensor_tensor
 from nki_sim.isa.tensor_engine import nc_matmul, nc_transpose
 from nki_sim.isa.vector_engine import (
     bn_aggr,
@@ -38,8 +38,8 @@ from nki_sim.isa.vector_engine import (
     tensor_scalar_reduce,
 )
 from nki_sim.nki.isa import constants
-from nki_sim.session import Instruction as NkiInstruction
-from nki_sim.session import VirtualRegister
+from nki_sim.tracing.session import Instruction as NkiInstruction
+from nki_sim.tracing.session import VirtualRegister
 
 tensor_engine = engine.tensor
 vector_engine = engine.vector

@@ -6,8 +6,6 @@ from typing import Any
 
 from nki_sim.dtypes import DType, bool_
 from nki_sim.errors import NotSupported
-from nki_sim.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, alloc_blocks, alloc_tiles, blocks, tiles
-from nki_sim.memory import MemoryRegion
 from nki_sim.nki import dtype as _dtype
 from nki_sim.nki.language import ops
 from nki_sim.nki.language.creation import (
@@ -36,8 +34,10 @@ from nki_sim.nki.language.loops import (
 )
 from nki_sim.nki.language.objects import NKIObject
 from nki_sim.nki.language.tile_size import tile_size
-from nki_sim.tensor import DynamicSlice, NkiTensor
-from nki_sim.tensor import DynamicSlice as ds
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.tracing.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, alloc_blocks, alloc_tiles, blocks, tiles
+from nki_sim.tracing.tensor import DynamicSlice, NkiTensor
+from nki_sim.tracing.tensor import DynamicSlice as ds
 
 sbuf = MemoryRegion.sbuf
 psum = MemoryRegion.psum

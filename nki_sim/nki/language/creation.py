@@ -10,11 +10,12 @@ import numpy as np
 
 from nki_sim.dtypes import as_dtype, uint8
 from nki_sim.errors import NkiValidationError
-from nki_sim.isa import dma, shared
+from nki_sim.isa import dma
+from nki_sim.isa.arithmetic import shared
 from nki_sim.machine import ISA
-from nki_sim.memory import MemoryRegion
-from nki_sim.session import current
-from nki_sim.tensor import NkiTensor
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.tracing.session import current
+from nki_sim.tracing.tensor import NkiTensor
 
 _FILL_COLUMNS = 2048
 """Elements per partition of the SBUF tile that fills an HBM tensor."""

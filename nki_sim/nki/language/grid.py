@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from nki_sim.errors import NkiValidationError
-from nki_sim.session import current
-from nki_sim.tensor import NkiTensor
+from nki_sim.tracing.session import current
+from nki_sim.tracing.tensor import NkiTensor
 
 
 def program_id(axis: int = 0) -> int:

@@ -10,9 +10,9 @@ from typing import Any
 
 from nki_sim.dtypes import int32
 from nki_sim.errors import NkiValidationError
-from nki_sim.isa.scalars import NkiScalar, usable
-from nki_sim.program import Bound, Loop
-from nki_sim.session import Tracer, VirtualRegister, current, new_register
+from nki_sim.isa.registers.scalars import NkiScalar, usable
+from nki_sim.program.program import Bound, Loop
+from nki_sim.tracing.session import Tracer, VirtualRegister, current, new_register
 
 
 def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:

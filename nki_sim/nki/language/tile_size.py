@@ -5,7 +5,7 @@ from __future__ import annotations
 from nki_sim.dtypes import float32
 from nki_sim.machine import ISA, Machine, machine
 from nki_sim.nki.language.objects import NKIObject
-from nki_sim.session import active, target_machine
+from nki_sim.tracing.session import active, target_machine
 
 
 class TileSize(NKIObject):

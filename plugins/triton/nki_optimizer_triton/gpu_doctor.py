@@ -25,7 +25,7 @@ try:
     from accelopt_core.candidate import Candidate
     from accelopt_core.evaluation import Measured, Step, Untimed, explain
     from accelopt_core.judging.judge import judge
-    from accelopt_core.judging.verification import BadReference, ReferenceCache
+    from accelopt_core.judging.reference.verification import BadReference, ReferenceCache
     from accelopt_core.ports import EvaluationLimits, EvaluationRequest
     from accelopt_core.task import ShapePreset, Task, Work
     from accelopt_core.toolchain import ToolchainMissing

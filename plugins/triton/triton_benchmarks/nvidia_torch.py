@@ -21,7 +21,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from accelopt_core.judging.verification import Reference
+from accelopt_core.judging.reference.verification import Reference
 from infra.tasks.seed_index import load_seed
 
 CALLS, WARMUP = 50, 10

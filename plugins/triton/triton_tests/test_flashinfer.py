@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import config
-from accelopt_core.judging.closeness import Place, check_elements
-from accelopt_core.judging.verification import BadReference, Reference, UnusableOutputs
+from accelopt_core.judging.reference.verification import BadReference, Reference, UnusableOutputs
+from accelopt_core.judging.tolerance.closeness import Place, check_elements
 from accelopt_core.task import PrecisionPolicy, Within
 from infra.assembly.problem import Problem, problem_of
 from infra.settings_reader import SettingsError

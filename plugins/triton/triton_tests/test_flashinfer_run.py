@@ -14,7 +14,7 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, Incorrect, Untimed
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
 from accelopt_core.task import ALONE, Surroundings
 from accelopt_core.toolchain import ArgumentSpec

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from accelopt_core.judging.verification import Reference
+from accelopt_core.judging.reference.verification import Reference
 from infra.tasks.seed_index import load_seed, seeds_of
 from nki_optimizer_triton import gpu_doctor
 from triton_benchmarks import nvidia

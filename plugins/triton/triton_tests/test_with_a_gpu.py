@@ -10,7 +10,7 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured, Step, explain
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.toolchain import RunError
 from infra.tasks.seed_index import Seed, seeds_of

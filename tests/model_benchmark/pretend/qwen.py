@@ -8,8 +8,8 @@ from attention_kernel import attention
 from matmul_kernel import matmul
 
 import nki_sim
-from nki_sim.executor import execute
-from nki_sim.profile import measure
+from nki_sim.execution.executor import execute
+from nki_sim.profile.profile import measure
 
 TOKENS, WIDTH, HEADS, HIDDEN, LAYERS = 512, 512, 4, 1024, 2
 REST_US = 150.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_sim.program import Program
+from nki_sim.program.program import Program
 from tests.nki_sim.machine.traced_kernels import P, nisa, nl, tile, traced
 
 COLUMNS = 64

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nki_sim.compiler.loads import order_of_need, without_repeated_loads
-from nki_sim.executor import execute
+from nki_sim.execution.executor import execute
 from nki_sim.machine import TRN2, Machine
-from nki_sim.program import Edge, Program
-from nki_sim.schedule import compiled
+from nki_sim.program.program import Edge, Program
+from nki_sim.timing.compiler.loads import order_of_need, without_repeated_loads
+from nki_sim.timing.schedule import compiled
 from tests.nki_sim.compiler.random_kernels import shared_tiles, source
 from tests.nki_sim.machine.traced_kernels import nisa, nl, tile, traced
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nki_sim.compiler.places import Waits, find_waits
 from nki_sim.machine import ISA, TRN2, Machine
-from nki_sim.program import Program
-from nki_sim.regions import Lists, Regions, find_regions
-from nki_sim.schedule import schedule
+from nki_sim.program.program import Program
+from nki_sim.program.regions import Lists, Regions, find_regions
+from nki_sim.timing.compiler.places import Waits, find_waits
+from nki_sim.timing.schedule import schedule
 from tests.nki_sim.compiler.random_kernels import TILE_BYTES, rotating_tiles
 from tests.nki_sim.machine.timeline_audit import audit
 from tests.nki_sim.machine.traced_kernels import P, nisa, nl, stream, tile

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.device_mamba import mamba
-from nki_sim.compiler.places import find_waits
-from nki_sim.compiler.queues import engine_that_waits, order_of_work
-from nki_sim.compiler.spills import with_spills
-from nki_sim.cost import RESOURCES, cost
 from nki_sim.machine import TRN2, Machine
-from nki_sim.program import Program
-from nki_sim.regions import Lists, find_regions
-from nki_sim.schedule import Timeline, schedule
-from nki_sim.schedule_pass import timed
+from nki_sim.program.program import Program
+from nki_sim.program.regions import Lists, find_regions
+from nki_sim.timing.compiler.places import find_waits
+from nki_sim.timing.compiler.queues import engine_that_waits, order_of_work
+from nki_sim.timing.compiler.spills import with_spills
+from nki_sim.timing.cost import RESOURCES, cost
+from nki_sim.timing.schedule import Timeline, schedule
+from nki_sim.timing.schedule_pass import timed
 from tests.nki_sim.compiler.random_kernels import TILE_BYTES, rotating_tiles, shared_tiles
 from tests.nki_sim.machine.traced_kernels import filled, nisa, nl, tile, traced
 

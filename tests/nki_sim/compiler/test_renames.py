@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nki_sim.compiler.renames import with_a_tile_for_each_content
-from nki_sim.executor import execute
+from nki_sim.execution.executor import execute
 from nki_sim.machine import TRN2, compiled_by_beta1
-from nki_sim.program import Program
-from nki_sim.schedule import schedule
+from nki_sim.program.program import Program
+from nki_sim.timing.compiler.renames import with_a_tile_for_each_content
+from nki_sim.timing.schedule import schedule
 from tests.nki_sim.compiler.random_kernels import shared_tiles, source
 from tests.nki_sim.machine.timeline_audit import audit
 from tests.nki_sim.machine.traced_kernels import nisa, nl, stream, tile, traced

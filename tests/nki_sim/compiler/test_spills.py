@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nki_sim.compiler import spills
-from nki_sim.compiler.spills import Spill, most_live, with_spills
 from nki_sim.errors import CapacityExceeded
-from nki_sim.executor import execute
+from nki_sim.execution.executor import execute
 from nki_sim.machine import ISA, TRN2, Machine
-from nki_sim.profile import measure
-from nki_sim.program import Edge, Program
-from nki_sim.schedule import compiled, schedule
+from nki_sim.profile.profile import measure
+from nki_sim.program.program import Edge, Program
+from nki_sim.timing.compiler import spills
+from nki_sim.timing.compiler.spills import Spill, most_live, with_spills
+from nki_sim.timing.schedule import compiled, schedule
 from tests.nki_sim.compiler.random_kernels import TILE_BYTES, shared_tiles, source
 from tests.nki_sim.machine.traced_kernels import P, nisa, nl, tile, traced
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import nki_sim
-from nki_sim.accumulation import device_doubts
+from nki_sim.checks.accumulation import device_doubts
 from nki_sim.dtypes import float32, int32
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
-from nki_sim.session import TensorSpec
+from nki_sim.tracing.session import TensorSpec
 
 BANK = 512
 """Elements of float32 in a PSUM bank of one partition."""

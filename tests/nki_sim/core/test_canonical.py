@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import nki_sim
-from nki_sim.allocations import Allocations
-from nki_sim.canonical import digest
 from nki_sim.dtypes import float32
+from nki_sim.encoding.canonical import digest
 from nki_sim.machine import TRN2
-from nki_sim.program import Program
-from nki_sim.schedule import schedule
-from nki_sim.session import TensorSpec
+from nki_sim.program.allocations import Allocations
+from nki_sim.program.program import Program
+from nki_sim.timing.schedule import schedule
+from nki_sim.tracing.session import TensorSpec
 from tests.nki_sim.compiler.random_kernels import rotating_tiles, shared_tiles
 
 KERNEL = """
@@ -99,7 +99,7 @@ FIELDS: dict[str, Callable[[Program], Program]] = {
     "outputs": lambda p: replace(p, outputs=p.inputs),
     "inputs": lambda p: replace(p, inputs=p.inputs[::-1]),
     "constants": lambda p: replace(p, constants={0: np.ones(3, np.float32)}),
-    "edges": lambda p: replace(p, edges=(nki_sim.program.Edge(0, 2),)),
+    "edges": lambda p: replace(p, edges=(nki_sim.program.program.Edge(0, 2),)),
     "peers": lambda p: replace(p, peers=(p,)),
 }
 

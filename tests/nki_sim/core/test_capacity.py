@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import nki_sim
-from nki_sim.capacity import peak, usable_bytes
-from nki_sim.compiler.spills import with_spills
 from nki_sim.dtypes import float32
 from nki_sim.errors import CapacityExceeded, NkiValidationError
 from nki_sim.machine import TRN2
-from nki_sim.memory import MemoryRegion
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
-from nki_sim.profile import measure
-from nki_sim.session import TensorSpec
+from nki_sim.profile.profile import measure
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.timing.capacity import peak, usable_bytes
+from nki_sim.timing.compiler.spills import with_spills
+from nki_sim.tracing.session import TensorSpec
 
 COLUMNS = 8192
 TILE_BYTES = COLUMNS * 4

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nki_sim import program_file
 from nki_sim.__main__ import main
-from nki_sim.executor import execute
+from nki_sim.encoding import program_file
+from nki_sim.execution.executor import execute
 from nki_sim.machine import MACHINES
 
 KERNEL = """

@@ -15,7 +15,7 @@ from nki_sim.nki import compiler, jit, simulate
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 from nki_sim.nki.compiler import AddressRotation, CompileConfig, SpecializationConfig
-from nki_sim.session import TensorSpec
+from nki_sim.tracing.session import TensorSpec
 
 ARRAY = np.arange(32, dtype=np.float32).reshape(4, 8)
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import nki_sim
 from nki_sim import dtypes
 from nki_sim.errors import NkiError, NkiValidationError
-from nki_sim.executor import execute
+from nki_sim.execution.executor import execute
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
-from nki_sim.run import simulate
-from nki_sim.session import TensorSpec, current
+from nki_sim.nki.run import simulate
+from nki_sim.tracing.session import TensorSpec, current
 
 ROWS, COLUMNS = st.integers(1, 70), st.integers(1, 40)
 TILES = st.tuples(st.sampled_from([16, 32]), st.integers(1, 16))

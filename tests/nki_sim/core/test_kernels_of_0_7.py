@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import nki_sim
-from nki_sim.executor import execute
+from nki_sim.execution.executor import execute
 from nki_sim.lint import check_source, valid_in
 
 nki_sim.install()

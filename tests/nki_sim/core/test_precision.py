@@ -6,9 +6,9 @@ import pytest
 
 import nki_sim
 from nki_sim import dtypes
+from nki_sim.checks.precision import holds, low_precision
 from nki_sim.dtypes import as_dtype
-from nki_sim.precision import holds, low_precision
-from nki_sim.session import TensorSpec
+from nki_sim.tracing.session import TensorSpec
 
 P, N = 128, 64
 KERNEL = """

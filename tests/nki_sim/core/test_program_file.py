@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nki_sim
-from nki_sim import program_file
-from nki_sim.allocations import Allocations
 from nki_sim.dtypes import float32
+from nki_sim.encoding import program_file
 from nki_sim.errors import ProgramFormatError
-from nki_sim.executor import execute
+from nki_sim.execution.executor import execute
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
-from nki_sim.program import Program
-from nki_sim.session import TensorSpec
+from nki_sim.program.allocations import Allocations
+from nki_sim.program.program import Program
+from nki_sim.tracing.session import TensorSpec
 
 
 def small_kernel(a_t: Any, b: Any) -> Any:

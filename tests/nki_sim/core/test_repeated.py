@@ -13,11 +13,11 @@ import nki_sim
 from accelopt_core.toolchain import ConstantArgument, TensorArgument
 from infra.prediction.predictor import kernel_arguments
 from infra.tasks.seed_index import load_seed, seed_index
-from nki_sim import program_file, repeated
 from nki_sim.dtypes import as_dtype, float32
+from nki_sim.encoding import program_file
 from nki_sim.errors import NkiError
-from nki_sim.loop_ir import marks
-from nki_sim.session import TensorSpec, count_lines_of
+from nki_sim.tracing import marks, repeated
+from nki_sim.tracing.session import TensorSpec, count_lines_of
 from tests.slow import without
 
 HEAD = """

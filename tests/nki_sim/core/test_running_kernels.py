@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 import nki_sim
-from nki_sim import program_file
 from nki_sim.dtypes import as_dtype
+from nki_sim.encoding import program_file
 from nki_sim.errors import NkiError, NkiValidationError, NotSupported, OutOfBounds
-from nki_sim.executor import execute
+from nki_sim.execution.executor import execute
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import jit, simulate
 from nki_sim.nki import language as nl
 from nki_sim.nki.simulator import simulate_kernel
-from nki_sim.program import Edge, Program
-from nki_sim.session import TensorSpec
+from nki_sim.program.program import Edge, Program
+from nki_sim.tracing.session import TensorSpec
 
 
 def spec(*shape: int, dtype: Any = np.float32) -> TensorSpec:

@@ -11,18 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nki_sim
-from nki_sim import dtypes, profile, program_file
+from nki_sim import dtypes
 from nki_sim.dtypes import DType
+from nki_sim.encoding import program_file
 from nki_sim.errors import DeviceValueMisused, NkiError, NkiValidationError, OutOfBounds
-from nki_sim.executor import execute, execute_counting
+from nki_sim.execution.executor import execute, execute_counting
 from nki_sim.machine import MACHINES
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 from nki_sim.nki import simulate
+from nki_sim.nki.run import simulate as simulated
+from nki_sim.profile import profile
 from nki_sim.proofs.algebra import Algebra
 from nki_sim.proofs.execution import FieldRun, Input
-from nki_sim.run import simulate as simulated
-from nki_sim.session import TensorSpec
+from nki_sim.tracing.session import TensorSpec
 
 ROWS, WIDTH = 12, 5
 TABLE = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from nki_sim.dtypes import as_dtype, bfloat16, float32, int32, uint8
 from nki_sim.errors import NkiValidationError, NotSupported, OutOfBounds
-from nki_sim.memory import Allocation, MemoryRegion, Storage
 from nki_sim.nki import language as nl
-from nki_sim.tensor import DynamicSlice, NkiTensor, whole
+from nki_sim.program.memory import Allocation, MemoryRegion, Storage
+from nki_sim.tracing.tensor import DynamicSlice, NkiTensor, whole
 
 
 def tensor(shape: tuple[int, ...], region: MemoryRegion = MemoryRegion.shared_hbm, dtype: Any = float32) -> NkiTensor:

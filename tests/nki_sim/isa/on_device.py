@@ -16,8 +16,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import nki_sim
-from nki_sim import program_file
-from nki_sim.executor import execute
+from nki_sim.encoding import program_file
+from nki_sim.execution.executor import execute
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import nki_sim
-from nki_sim import program_file
 from nki_sim.dtypes import float32
+from nki_sim.encoding import program_file
 from nki_sim.errors import NkiValidationError, ProgramFormatError
-from nki_sim.session import TensorSpec
+from nki_sim.tracing.session import TensorSpec
 
 nki_sim.install()
 
@@ -99,7 +99,7 @@ def test_what_is_written_before_it_is_read_is_refused_at_its_line(name: str) -> 
 
 def test_a_forged_program_of_that_kind_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("nki_sim.run.check_in_place", lambda program: None)
+        patched.setattr("nki_sim.nki.run.check_in_place", lambda program: None)
         forged = program_file.dumps(nki_sim.trace(kernel(LOST["backwards"]), TensorSpec((128, N), float32)))
     with pytest.raises(ProgramFormatError, match="another order"):
         program_file.loads(forged, "trn2")

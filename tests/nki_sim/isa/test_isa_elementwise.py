@@ -12,7 +12,7 @@ from on_device import DTYPES, FLOATS, INTS, Tile, along, check, column, free_sha
 
 import nki_sim
 from nki_sim.errors import NkiValidationError
-from nki_sim.isa.activation_functions import FUNCTIONS
+from nki_sim.isa.arithmetic.activation_functions import FUNCTIONS
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from accelopt_core.judging.verification import Reference
+from accelopt_core.judging.reference.verification import Reference
 from infra.tasks.seed_index import load_seed
-from nki_sim import program_file
-from nki_sim.canonical import digest
-from nki_sim.cost import cost
+from nki_sim.encoding import program_file
+from nki_sim.encoding.canonical import digest
 from nki_sim.errors import ProgramFormatError
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.reading import NotReadable, read
 from nki_sim.machine import TRN2
-from nki_sim.program import Program, Template
+from nki_sim.program.program import Program, Template
+from nki_sim.timing.cost import cost
 from tests.catalogue.test_search import BY_HELPERS, BY_INSTRUCTIONS, SHAPES, traced
 from tests.rules.trees import traced as seed_traced
 

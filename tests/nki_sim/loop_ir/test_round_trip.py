@@ -14,20 +14,21 @@ import numpy as np
 import pytest
 
 import nki_sim
-from accelopt_core.judging.verification import Reference
+from accelopt_core.judging.reference.verification import Reference
 from infra.tasks.seed_index import load_seed, seed_index
-from nki_sim.canonical import digest
 from nki_sim.dtypes import as_dtype, float32, int32
+from nki_sim.encoding.canonical import digest
 from nki_sim.lint import VERSIONS, check_source
-from nki_sim.loop_ir import expansion, marks
+from nki_sim.loop_ir import expansion
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.reading import read
 from nki_sim.loop_ir.source import KernelText
 from nki_sim.loop_ir.spelling import NotWritable
 from nki_sim.loop_ir.tree import Instruction, LoopKernel, walk
 from nki_sim.loop_ir.writing import written
-from nki_sim.program import Program
-from nki_sim.session import TensorSpec, count_lines_of
+from nki_sim.program.program import Program
+from nki_sim.tracing import marks
+from nki_sim.tracing.session import TensorSpec, count_lines_of
 
 KERNELS = Path(__file__).with_name("kernels.py")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from nki_sim.program import Program, Template
+from nki_sim.program.program import Program, Template
 
 
 def with_operand(program: Program, opcode: str, role: str, **changes: Any) -> Program:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from nki_sim.machine import TRN2
-from nki_sim.profile import measure
-from nki_sim.program import Program
-from nki_sim.schedule import Timeline, schedule
+from nki_sim.profile.profile import measure
+from nki_sim.program.program import Program
+from nki_sim.timing.schedule import Timeline, schedule
 from tests.nki_sim.machine.traced_kernels import P, filled, nisa, nl, tile, traced
 
 NOISE = 0.005

@@ -11,12 +11,12 @@ import pytest
 from infra.calibration.constants import CONSTANTS
 from infra.calibration.model import TimingModel
 from nki_sim import dtypes
-from nki_sim.calibration import calibrated_machine
-from nki_sim.contested import CONTESTED, contested
 from nki_sim.machine import MACHINES, TRN2
-from nki_sim.profile import measure
-from nki_sim.program import Program
-from nki_sim.schedule import schedule
+from nki_sim.profile.profile import measure
+from nki_sim.program.program import Program
+from nki_sim.timing.calibration import calibrated_machine
+from nki_sim.timing.contested import CONTESTED, contested
+from nki_sim.timing.schedule import schedule
 from tests.nki_sim.machine.traced_kernels import P, filled, instruction, nisa, nl, tile, traced
 
 HALVES, TRANSPOSE = "half-array products side by side", "4-byte dma_transpose"

@@ -21,11 +21,11 @@ from benchmarks import device_small as small
 from benchmarks import device_tasks as tasks
 from benchmarks.device_decisions import Decisions, Rotation, trace
 from nki_sim.errors import CapacityExceeded, NkiError
-from nki_sim.executor import execute
+from nki_sim.execution.executor import execute
 from nki_sim.machine import TRN2
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
-from nki_sim.program import Program, Template
+from nki_sim.program.program import Program, Template
 from tests.slow import without
 
 FAMILIES = (

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nki_sim.list_scheduler import ALL, CALENDARS, FULL_NS, GAPS_KEPT, booked_all, booked_some, written_descriptors
+from nki_sim.timing.list_scheduler import (
+    ALL,
+    CALENDARS,
+    FULL_NS,
+    GAPS_KEPT,
+    booked_all,
+    booked_some,
+    written_descriptors,
+)
 
 ENGINES = 16
 

@@ -19,24 +19,24 @@ SMALLEST = 16
 POWERS = {2**n for n in range(4, 21)}
 
 OTHER_MEANINGS = {
-    "isa/numerics.py": {4096: "entries of a cache"},
+    "isa/arithmetic/numerics.py": {4096: "entries of a cache"},
     "isa/prng.py": {32: "bits of a random word"},
-    "isa/registers.py": {32: "bits of a register"},
+    "isa/registers/registers.py": {32: "bits of a register"},
     "isa/tensor_engine.py": {64: "entries of a cache"},
     "nki/language/creation.py": {2048: "our own choice of a fill tile's width"},
-    "canonical.py": {16: "bytes of a digest"},
-    "contracts.py": {16: "most dimensions of a tensor", 64: "bits of an attribute"},
+    "encoding/canonical.py": {16: "bytes of a digest"},
+    "contract/contracts.py": {16: "most dimensions of a tensor", 64: "bits of an attribute"},
     "migrate/operands.py": {16: "characters of an expression that is not written twice"},
     "proofs/algebra.py": {16: "powers of two that integers are looked up by", 4096: "entries of a cache"},
     "proofs/equivalence.py": {16: "how the original's unwritten memory is told from the candidate's"},
     "proofs/field.py": {256: "terms that float64 adds up exactly", 4096: "entries of a cache"},
     "proofs/operators.py": {16: "powers written out as products"},
-    "passes.py": {32: "loops inside each other"},
-    "precision.py": {64: "extents of a buffer remembered", 128: "exponents of float32"},
+    "program/passes.py": {32: "loops inside each other"},
+    "checks/precision.py": {64: "extents of a buffer remembered", 128: "exponents of float32"},
     "loop_ir/writing.py": {64: "elements of a constant that are written one by one"},
     "machine_code.py": {16: "characters of a digest"},
-    "region_lists.py": {64: "entries of a table to begin with"},
-    "list_scheduler.py": {64: "idle gaps remembered, slices of time to grow by"},
+    "program/region_lists.py": {64: "entries of a table to begin with"},
+    "timing/list_scheduler.py": {64: "idle gaps remembered, slices of time to grow by"},
 }
 """By file: numbers that a machine has as well, and what they are there."""
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from traced_kernels import P, instruction, nisa, nl, tile, traced
 
-from nki_sim.cost import Cost, cost
+from nki_sim.contract.opcodes import OPCODES
 from nki_sim.errors import NotSupported
 from nki_sim.machine import TRN1, TRN2, Machine
-from nki_sim.opcodes import OPCODES
-from nki_sim.program import Engine, Template
+from nki_sim.program.program import Engine, Template
+from nki_sim.timing.cost import Cost, cost
 
 PE_CYCLE, VECTOR_CYCLE, SCALAR_CYCLE, GPSIMD_CYCLE = 1 / 2.4, 1 / 0.96, 1 / 1.2, 1 / 1.2
 

@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks import timing_accuracy, timing_intervals, timing_refits
 from benchmarks.timing_rows import Outcome
-from nki_sim import intervals
 from nki_sim.commands import gantt
-from nki_sim.intervals import EVERY, KINDS, Basis, Interval, Spread, Spreads
 from nki_sim.machine import MACHINES, TRN2, TRN3
-from nki_sim.profile import measure, profile
-from nki_sim.program import Program
-from nki_sim.schedule import Timeline, schedule
+from nki_sim.profile.profile import measure, profile
+from nki_sim.program.program import Program
+from nki_sim.timing import intervals
+from nki_sim.timing.intervals import EVERY, KINDS, Basis, Interval, Spread, Spreads
+from nki_sim.timing.schedule import Timeline, schedule
 from tests.nki_sim.machine import traced_kernels as traced
 from tests.nki_sim.machine.traced_kernels import nisa, nl
 

@@ -11,15 +11,16 @@ import pytest
 from traced_kernels import P, nisa, nl, tile
 
 import nki_sim
-from nki_sim import dtypes, joint
+from nki_sim import dtypes
 from nki_sim.errors import NkiValidationError
-from nki_sim.executor import execute, execute_counting
+from nki_sim.execution.executor import execute, execute_counting
 from nki_sim.machine import TRN2
 from nki_sim.nki.kernel import jit
-from nki_sim.profile import measure
-from nki_sim.program import Program
-from nki_sim.schedule import schedule
-from nki_sim.session import TensorSpec
+from nki_sim.profile.profile import measure
+from nki_sim.program.program import Program
+from nki_sim.timing import joint
+from nki_sim.timing.schedule import schedule
+from nki_sim.tracing.session import TensorSpec
 
 ROWS = 2 * P
 COLUMNS = 512

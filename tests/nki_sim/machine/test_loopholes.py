@@ -12,17 +12,17 @@ import pytest
 from traced_kernels import P, filled, instruction, nisa, nl, tile, traced, vector_ns
 
 import nki_sim
-from nki_sim import program_file
-from nki_sim.allocations import Allocations
-from nki_sim.cost import Cost, cost
 from nki_sim.dtypes import bfloat16, float32
+from nki_sim.encoding import program_file
 from nki_sim.errors import NkiValidationError, ProgramFormatError
-from nki_sim.executor import execute
-from nki_sim.isa import numerics
+from nki_sim.execution.executor import execute
+from nki_sim.isa.arithmetic import numerics
 from nki_sim.machine import TRN2
-from nki_sim.program import Engine, Operand, Program
-from nki_sim.schedule import Timeline, schedule
-from nki_sim.session import TensorSpec
+from nki_sim.program.allocations import Allocations
+from nki_sim.program.program import Engine, Operand, Program
+from nki_sim.timing.cost import Cost, cost
+from nki_sim.timing.schedule import Timeline, schedule
+from nki_sim.tracing.session import TensorSpec
 from tests.nki_sim.machine.forging import with_operand
 
 # --- access patterns --------------------------------------------------------------------------------

@@ -17,13 +17,13 @@ from benchmarks import calibration_kernels as calibration
 from benchmarks import device_mamba, device_matmuls
 from nki_sim import machine_code
 from nki_sim.dtypes import as_dtype
-from nki_sim.joint import schedule_jointly
+from nki_sim.encoding.program_file import dumps
 from nki_sim.machine import TRN2, Machine
 from nki_sim.nki.kernel import jit
-from nki_sim.program import Edge, Program
-from nki_sim.program_file import dumps
-from nki_sim.schedule import Timeline, schedule
-from nki_sim.session import TensorSpec
+from nki_sim.program.program import Edge, Program
+from nki_sim.timing.joint import schedule_jointly
+from nki_sim.timing.schedule import Timeline, schedule
+from nki_sim.tracing.session import TensorSpec
 from tests.nki_sim.compiler.random_kernels import TILE_BYTES, rotating_tiles, shared_tiles
 from tests.nki_sim.machine.traced_kernels import P, filled, matmul, nisa, nl, tile, traced
 
@@ -194,7 +194,7 @@ sys.modules["numba"] = None  # as if it were not there
 sys.path[:0] = ["tests/nki_sim/machine"]
 from nki_sim import machine_code
 from nki_sim.machine import TRN2
-from nki_sim.schedule import schedule
+from nki_sim.timing.schedule import schedule
 from traced_kernels import matmul
 logging.basicConfig(format="%(message)s")
 machine_code.LOAD_AFTER_ROWS = machine_code.COMPILE_AFTER_ROWS = 1
@@ -215,7 +215,7 @@ from nki_sim import machine_code
 with machine_code.using(True):
     assert machine_code._FUNCTIONS and all(each.code is not None for each in machine_code._FUNCTIONS)
     known = len(machine_code._FUNCTIONS)
-    from nki_sim import schedule
+    from nki_sim.timing import schedule
     assert len(machine_code._FUNCTIONS) == known
 """
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nki_sim.cost import cost
 from nki_sim.machine import TRN2
-from nki_sim.profile import measure
-from nki_sim.program import Program
+from nki_sim.profile.profile import measure
+from nki_sim.program.program import Program
+from nki_sim.timing.cost import cost
 from tests.mutations.bases import bases
 from tests.nki_sim.compiler.random_kernels import rotating_tiles, shared_tiles
 from tests.nki_sim.machine.traced_kernels import P, filled, nisa, nl, task_kernel, tile, traced

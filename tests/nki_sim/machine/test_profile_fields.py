@@ -13,12 +13,13 @@ from traced_kernels import P, instruction, matmul, nisa, nl, stream, tile, trace
 
 import nki_sim
 from benchmarks import calibration_kernels as calibration
-from nki_sim import dtypes, profile
+from nki_sim import dtypes
 from nki_sim.commands import gantt
-from nki_sim.cost import RESOURCES
 from nki_sim.machine import TRN1, TRN2
-from nki_sim.schedule import schedule
-from nki_sim.session import TensorSpec
+from nki_sim.profile import profile
+from nki_sim.timing.cost import RESOURCES
+from nki_sim.timing.schedule import schedule
+from nki_sim.tracing.session import TensorSpec
 
 NKIBENCH = (
     "latency",

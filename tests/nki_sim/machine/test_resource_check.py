@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nki_sim import resource_check
-from nki_sim.cost import cost
 from nki_sim.machine import TRN2
-from nki_sim.program import Program
-from nki_sim.resource_check import ResourceConflict, check_resources
+from nki_sim.program.program import Program
+from nki_sim.timing import resource_check
+from nki_sim.timing.cost import cost
+from nki_sim.timing.resource_check import ResourceConflict, check_resources
 from tests.nki_sim.machine.traced_kernels import P, filled, instruction, nisa, nl, tile
 
 SLICE_NS = 200.0

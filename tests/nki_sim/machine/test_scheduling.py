@@ -17,11 +17,11 @@ from timeline_audit import audit, rows_on
 from traced_kernels import P, filled, instruction, matmul, nisa, nl, stream, tile, traced
 
 from nki_sim import dtypes
-from nki_sim.compiler.spills import Spill
-from nki_sim.cost import Transfer
 from nki_sim.machine import TRN1, TRN2, TRN3, Machine, compiled_by_beta1
-from nki_sim.program import Program
-from nki_sim.schedule import Timeline, resource_bound, schedule
+from nki_sim.program.program import Program
+from nki_sim.timing.compiler.spills import Spill
+from nki_sim.timing.cost import Transfer
+from nki_sim.timing.schedule import Timeline, resource_bound, schedule
 
 
 def time(program: Program, machine: Machine = TRN2) -> Timeline:

@@ -14,13 +14,13 @@ import pytest
 import nki_sim
 from infra.tasks.seed_index import load_seed, seed_index
 from nki_sim import dtypes
-from nki_sim.allocations import Allocations
 from nki_sim.machine import TRN2, Machine
-from nki_sim.passes import unrolled
-from nki_sim.profile import timelines
-from nki_sim.program import Program
-from nki_sim.schedule import Timeline
-from nki_sim.session import TensorSpec
+from nki_sim.profile.profile import timelines
+from nki_sim.program.allocations import Allocations
+from nki_sim.program.passes import unrolled
+from nki_sim.program.program import Program
+from nki_sim.timing.schedule import Timeline
+from nki_sim.tracing.session import TensorSpec
 from tests.nki_sim.compiler.random_kernels import TILE_BYTES, rotating_tiles, shared_tiles
 from tests.nki_sim.machine.traced_kernels import P, nisa, nl, task_kernel, tile, traced
 

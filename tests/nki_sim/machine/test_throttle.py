@@ -12,8 +12,8 @@ from traced_kernels import P, nisa, nl, tile, traced
 
 from nki_sim import dtypes
 from nki_sim.machine import TRN1, TRN2, Machine
-from nki_sim.program import Program
-from nki_sim.schedule import Timeline, schedule
+from nki_sim.program.program import Program
+from nki_sim.timing.schedule import Timeline, schedule
 
 FULL_NS = 512 / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns
 """A bf16 product of 512 columns at full clock."""

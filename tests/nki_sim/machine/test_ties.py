@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import timing_accuracy, timing_ties
 from benchmarks.timing_rows import Outcome
-from nki_sim import ties
 from nki_sim.machine import TRN2
+from nki_sim.timing import ties
 from tests.house.structure import ROOT
 
 TIE = ties.Tie(0.02, 0.8, 10, 2, TRN2.name, "a test")

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import calibration_instructions, timing_accuracy, timing_page, timing_rows
 from nki_sim.machine import TRN2
-from nki_sim.schedule import schedule
+from nki_sim.timing.schedule import schedule
 
 QUICK = ("tutorial_matmul", "adamw", "ladder_fp32", "qwen_bf16", "streams", "attention_fp32", "micro")
 

@@ -12,13 +12,13 @@ from traced_kernels import P, filled, nisa, nl, tile, traced, vector_ns
 import nki_sim
 from nki_sim.dtypes import int32
 from nki_sim.errors import NotSupported
-from nki_sim.executor import execute_counting
+from nki_sim.execution.executor import execute_counting
 from nki_sim.machine import TRN2
-from nki_sim.passes import Passes, must_be_counted, unrolled
-from nki_sim.profile import measure
-from nki_sim.program import Program
-from nki_sim.schedule import schedule
-from nki_sim.session import TensorSpec
+from nki_sim.profile.profile import measure
+from nki_sim.program.passes import Passes, must_be_counted, unrolled
+from nki_sim.program.program import Program
+from nki_sim.timing.schedule import schedule
+from nki_sim.tracing.session import TensorSpec
 
 
 def test_a_device_loop_counts_with_all_its_passes() -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from nki_sim.compiler.spills import weight
-from nki_sim.cost import RESOURCES
 from nki_sim.machine import ISA
-from nki_sim.memory import MemoryRegion
-from nki_sim.program import Program
-from nki_sim.schedule import Timeline
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.program import Program
+from nki_sim.timing.compiler.spills import weight
+from nki_sim.timing.cost import RESOURCES
+from nki_sim.timing.schedule import Timeline
 
 EPSILON_NS = 1e-6
 

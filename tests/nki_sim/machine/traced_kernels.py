@@ -12,8 +12,8 @@ import nki_sim
 from infra.tasks.seed_index import load_seed
 from nki_sim import dtypes
 from nki_sim.machine import TRN2
-from nki_sim.program import Program
-from nki_sim.session import TensorSpec
+from nki_sim.program.program import Program
+from nki_sim.tracing.session import TensorSpec
 
 nki_sim.install()
 

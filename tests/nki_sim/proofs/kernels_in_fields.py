@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_sim.program import Program
+from nki_sim.program.program import Program
 from nki_sim.proofs.equivalence import Original, Proofs, prove
 from nki_sim.proofs.execution import Input
 from tests.kernel_texts import HEADER, trace

@@ -15,7 +15,7 @@ from nki_sim.proofs import execution
 from nki_sim.proofs.equivalence import Original, Proofs, prove
 from nki_sim.proofs.execution import Input
 from nki_sim.proofs.proof import Finding
-from nki_sim.session import TensorSpec
+from nki_sim.tracing.session import TensorSpec
 
 ROWS, WIDTH = 6, 5
 TABLE = TensorSpec((ROWS, WIDTH), dtypes.float32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernels_in_fields import N, P, traced
 
-from nki_sim.executor import execute
+from nki_sim.execution.executor import execute
 from nki_sim.proofs.proof import Finding
 from nki_sim.proofs.rounding import error_bound
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nki_sim.executor import execute
-from nki_sim.opcodes import OPCODES
+from nki_sim.contract.opcodes import OPCODES
+from nki_sim.execution.executor import execute
 from nki_sim.proofs.algebra import Algebra
 from nki_sim.proofs.execution import FieldRun, Input
 from nki_sim.proofs.proof import NotProvable

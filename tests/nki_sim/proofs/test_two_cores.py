@@ -10,11 +10,11 @@ from nki_sim import dtypes
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 from nki_sim.nki.kernel import jit
-from nki_sim.program import Program
+from nki_sim.program.program import Program
 from nki_sim.proofs.equivalence import Original, Proofs, prove
 from nki_sim.proofs.execution import Input
 from nki_sim.proofs.proof import Finding
-from nki_sim.session import TensorSpec
+from nki_sim.tracing.session import TensorSpec
 
 P, N = 128, 64
 

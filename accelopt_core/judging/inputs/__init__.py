@@ -1,0 +1,1 @@
+"""Which inputs a kernel is run on: draws, distributions, domains."""

@@ -1,0 +1,1 @@
+"""How close an output has to be: closeness, excuses, what narrow types do to a result."""

@@ -1,0 +1,1 @@
+"""Rules about where data lies and how it gets there: transfers, tiles, partitions."""

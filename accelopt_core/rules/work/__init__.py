@@ -1,0 +1,1 @@
+"""Rules about what engines compute: instructions fused, moved, done on another engine."""

@@ -1,0 +1,173 @@
+"""Work on an engine that has time for it, and transfers on a queue: hardware makes descriptors without GpSimd, which
+software does on (NKI's page on DGE)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import prod
+from typing import TypeGuard
+
+from accelopt_core.rules.base import Site
+from accelopt_core.rules.flow import with_tile
+from accelopt_core.rules.loops.grouping import ALL
+from nki_sim.isa.constants import reduce_cmd
+from nki_sim.isa.scalar_engine import Activation
+from nki_sim.loop_ir.changes import Path, Refused, checked, loops_around, node_at, paths, with_node
+from nki_sim.loop_ir.tree import Allocate, Instruction, LoopKernel, Node
+from nki_sim.program.memory import MemoryRegion
+from nki_sim.program.program import Engine
+
+_ENGINES = (Engine.vector, Engine.scalar, Engine.gpsimd)
+_OF_TILES = frozenset({"tensor_tensor", "tensor_scalar", "scalar_tensor_tensor"})
+_MOVABLE = frozenset({"tensor_copy", "tensor_scalar", "tensor_tensor", "memset"})
+SELDOM = 4
+"""What is done in one place so many times less often than in another is not moved by itself."""
+
+
+class MoveEngine:
+    """The same work on an engine that has less to do."""
+
+    name = "move-elementwise-work"
+    comes_last = True
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        """Of what stands in several places, as what is done ahead does, all at once, and each that is done often."""
+        for places in _movable(kernel).values():
+            most = max(passes for _, _, passes in places)
+            for engine in _ENGINES:
+                there = [each for each in places if each[1].engine is not engine]
+                if len(there) > 1:
+                    path, node, _ = there[0]
+                    what = f"every {node.opcode} like that of line {node.line} on {engine.name}"
+                    yield Site(self.name, path, (engine.name, ALL), what, node.line)
+                for path, node, passes in there:
+                    if passes * SELDOM > most:
+                        what = f"{node.opcode} of line {node.line} on {engine.name}"
+                        yield Site(self.name, path, (engine.name,), what, node.line)
+
+    def moves(self, kernel: LoopKernel, site: Site) -> tuple[str, str]:
+        node = node_at(kernel, site.path)
+        assert isinstance(node, Instruction)
+        return node.engine.name, str(site.arguments[0])
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        node = node_at(kernel, site.path)
+        if not isinstance(node, Instruction):
+            raise Refused("no instruction stands there")
+        places = [site.path]
+        if site.arguments[1:] == (ALL,):
+            places = [path for path, _, _ in _movable(kernel)[_form(node)]]
+        for path in places:
+            node = node_at(kernel, path)
+            assert isinstance(node, Instruction)
+            moved = replace(node, engine=Engine[str(site.arguments[0])])
+            kernel = with_node(kernel, path, (checked(moved, kernel.buffers),))
+        return kernel
+
+
+def _movable(kernel: LoopKernel) -> dict[tuple[object, ...], list[tuple[Path, Instruction, int]]]:
+    """By what is done to which form of operands: where it stands, and how often that is done."""
+    found: dict[tuple[object, ...], list[tuple[Path, Instruction, int]]] = {}
+    for path, node in paths(kernel.body):
+        if isinstance(node, Instruction) and node.opcode in _MOVABLE:
+            passes = prod(loop.extent.constant for loop in loops_around(kernel, path))
+            found.setdefault(_form(node), []).append((path, node, passes))
+    return found
+
+
+def _form(node: Instruction) -> tuple[object, ...]:
+    return node.opcode, node.attrs, *((each.role, each.dtype, each.pattern) for each in node.operands)
+
+
+class ReciprocalOnScalar:
+    """One element a cycle in place of eight cycles each (AWS's cost formulas); a table, so perhaps less exact."""
+
+    name = "reciprocal-on-scalar"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        for path, node in paths(kernel.body):
+            if isinstance(node, Instruction) and node.opcode == "reciprocal":
+                yield Site(self.name, path, (), f"the reciprocal of line {node.line} on Scalar", node.line)
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        node = node_at(kernel, site.path)
+        if not isinstance(node, Instruction) or node.opcode != "reciprocal":
+            raise Refused("there is no reciprocal in that place")
+        attrs = Activation("reciprocal", 1.0, 0.0, reduce_cmd.idle)
+        made = replace(node, opcode="activation", engine=Engine.scalar, attrs=attrs)
+        return with_node(kernel, site.path, (checked(made, kernel.buffers),))
+
+
+class EvacuatePsum:
+    """A copy that Scalar makes opens PSUM's tile to engines that have no path to it."""
+
+    name = "evacuate-psum"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        for path, node in paths(kernel.body):
+            if isinstance(node, Instruction) and node.opcode in _OF_TILES:
+                for at, access in enumerate(node.operands):
+                    if access.access == "r" and kernel.buffers[access.buffer].region is MemoryRegion.psum:
+                        what = f"{access.role} of line {node.line} copied out of PSUM by Scalar"
+                        yield Site(self.name, path, (at,), what, node.line)
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        node = node_at(kernel, site.path)
+        if not isinstance(node, Instruction):
+            raise Refused("no instruction stands there")
+        at = int(site.arguments[0])
+        access = node.operands[at]
+        sizes = [count for _, count in access.pattern]
+        kernel, copy = with_tile(kernel, site.path, sizes, access.dtype, "evacuated", node.line)
+        moved = Instruction("tensor_copy", Engine.scalar, None, (copy, replace(access, role="src")), node.line)
+        taken = replace(copy, role=access.role, access="r")
+        operands = (*node.operands[:at], taken, *node.operands[at + 1 :])
+        made = (
+            Allocate(copy.buffer),
+            checked(moved, kernel.buffers),
+            checked(replace(node, operands=operands), kernel.buffers),
+        )
+        return with_node(kernel, site.path, made)
+
+
+_WHICH: dict[str, Callable[[LoopKernel, Instruction], bool]] = {
+    "all transfers": lambda kernel, node: True,
+    "loads": lambda kernel, node: kernel.buffers[node.operands[0].buffer].region.on_chip,
+    "stores": lambda kernel, node: not kernel.buffers[node.operands[0].buffer].region.on_chip,
+}
+
+
+class HardwareQueue:
+    """Transfers from the queue of the Sync engine, which does nothing else, where the kernel names none."""
+
+    name = "hardware-queue"
+
+    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
+        transfers = [
+            node for _, node in paths(kernel.body) if isinstance(node, Instruction) and node.opcode == "dma_copy"
+        ]
+        for which, chosen in _WHICH.items():
+            if any(chosen(kernel, node) for node in transfers):
+                yield Site(self.name, (), (which,), f"{which} with descriptors that hardware makes")
+
+    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
+        chosen = _WHICH[str(site.arguments[0])]
+        found = [path for path, node in paths(kernel.body) if _is_free(node) and chosen(kernel, node)]
+        if not found:
+            raise Refused("every such transfer has a queue already, converts, or is steered by an index")
+        for path in found:
+            node = node_at(kernel, path)
+            assert isinstance(node, Instruction)
+            moved = replace(node, attrs=node.attrs._replace(queue=Engine.sync))
+            kernel = with_node(kernel, path, (checked(moved, kernel.buffers),))
+        return kernel
+
+
+def _is_free(node: Node) -> TypeGuard[Instruction]:
+    """Is it a transfer whose descriptors hardware can make, of no queue by name?"""
+    if not isinstance(node, Instruction) or node.opcode != "dma_copy" or node.attrs.queue is not Engine.unknown:
+        return False
+    dst, src = node.operands[0], node.operands[-1]
+    plain = len(node.operands) == 2 and dst.indirection is None and src.indirection is None
+    return plain and dst.dtype == src.dtype and node.attrs.dge_mode.name == "unknown"

@@ -1,0 +1,1 @@
+"""The SDK's profiler: its version, its output, its numbers."""

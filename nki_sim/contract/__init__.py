@@ -1,0 +1,1 @@
+"""What every instruction may consist of: opcodes, operands, shapes, types, places."""

@@ -1,0 +1,1 @@
+"""A program run on arrays."""

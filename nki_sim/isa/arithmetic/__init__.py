@@ -1,0 +1,1 @@
+"""What engines compute with: types, operators, activation functions, accumulators."""

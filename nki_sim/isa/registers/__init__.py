@@ -1,0 +1,1 @@
+"""Registers, what is computed in them, and what cores do together."""

@@ -1,0 +1,1 @@
+"""Kernels of Beta 1, rewritten statement by statement."""

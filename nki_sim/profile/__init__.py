@@ -1,0 +1,1 @@
+"""What a timeline shows: a profiler's fields, who waits for whom, a chart."""
