@@ -12,8 +12,8 @@ import pytest
 
 from accelopt_core.toolchain import TensorArgument
 from nki_optimizer_triton.ir.contract import KNOWN, LIBDEVICE
-from nki_optimizer_triton.ir.elementwise import _LIBDEVICE, INTEGERS
 from nki_optimizer_triton.ir.numbers import decoded, encoded, rounded, rounded_to_zero, to_tf32
+from nki_optimizer_triton.ir.operations.elementwise import _LIBDEVICE, INTEGERS
 from nki_optimizer_triton.toolchain import TritonToolchain
 
 N = 64
@@ -283,7 +283,7 @@ def test_rounding_is_to_nearest_even_toward_zero_and_to_ten_bits() -> None:
 
 
 def test_what_overflows_an_integer_is_the_nearest_one_and_nan_is_zero() -> None:
-    from nki_optimizer_triton.ir.elementwise import _to_integer
+    from nki_optimizer_triton.ir.operations.elementwise import _to_integer
 
     values = np.array([1e20, -1e20, np.nan, 1.9, -1.9, np.inf], np.float32)
     assert _to_integer(values, np.dtype(np.int32), True).tolist() == [2**31 - 1, -(2**31), 0, 1, -1, 2**31 - 1]

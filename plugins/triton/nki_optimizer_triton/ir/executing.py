@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nki_optimizer_triton.ir import moving
 from nki_optimizer_triton.ir.arguments import slots
-from nki_optimizer_triton.ir.elementwise import compute
 from nki_optimizer_triton.ir.faults import KernelFault, NotHere
 from nki_optimizer_triton.ir.frames import DescriptorValue, Frame, Value, merged
 from nki_optimizer_triton.ir.memory import Memory
 from nki_optimizer_triton.ir.numbers import held, rounded, to_tf32
+from nki_optimizer_triton.ir.operations import moving
+from nki_optimizer_triton.ir.operations.elementwise import compute
+from nki_optimizer_triton.ir.operations.reducing import gathered, histogram, reduced, scanned
 from nki_optimizer_triton.ir.races import MOST_BYTES, Races
 from nki_optimizer_triton.ir.reading import names_used
-from nki_optimizer_triton.ir.reducing import gathered, histogram, reduced, scanned
 from nki_optimizer_triton.ir.types import (
     FLOATS,
     Block,

@@ -1,0 +1,1 @@
+"""What operations do to arrays: element by element, in memory, all lanes to one."""
