@@ -13,6 +13,7 @@ import ast
 import importlib
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ REPOSITORIES = {
         ("compatibility_library", "compatibility_models", "compatibility_experts"),
     ),
 }
-NKI_0_1 = "NKI 0.1: instructions return tiles, masks and index grids; NKI 0.2 dropped all of these"
+NKI_0_1 = "NKI 0.1 (instructions return tiles, masks, index grids), which `migrate` rewrites"
 TRN3 = ("nc_matmul_mx", "quantize_mx", "activate2", "exponential", "rand2")
 
 
@@ -84,7 +85,8 @@ def attempt(root: Path, case: Case) -> tuple[bool, str]:
     except Exception as error:  # a public kernel may raise anything, and the table says what
         line = getattr(error, "line", None)
         said = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}" + (f" (line {line})" if line else "")
-        return bool(case.rejected) and case.rejected in str(error), said
+        rightly = bool(case.rejected) and case.rejected in str(error)
+        return rightly, f"rejected, rightly: {said}" if rightly else said
     if case.rejected:
         return False, f"was not rejected, though {case.rejected}"
     if result.shape != expected.shape:
@@ -92,7 +94,7 @@ def attempt(root: Path, case: Case) -> tuple[bool, str]:
     difference = np.abs(np.asarray(result, np.float64) - expected).max() / max(float(np.abs(expected).max()), 1e-30)
     if not difference <= case.tolerance:
         return False, f"relative error {difference:.1e}, allowed {case.tolerance:.0e}"
-    return True, f"relative error {difference:.1e}"
+    return True, f"{difference:.1e}"
 
 
 class NotTraced(Exception):
@@ -180,13 +182,19 @@ def why_not(source: KernelSource) -> str:
     return "no case written"
 
 
-def summary(rest: list[tuple[str, str, str]]) -> list[str]:
-    """The kernels without a case: one line for each reason and file."""
-    lines = ["", f"Not run: {len(rest)} kernels.", "", "| file | kernels | why |", "|---|---|---|"]
-    for (file, why), group in itertools.groupby(rest, key=lambda row: (row[0], row[2])):
-        names = [name for _, name, _ in group]
-        lines.append(f"| `{file.removeprefix('src/nkilib_src/nkilib/')}` | {', '.join(names)} | {why} |")
+def summary(repository: Repository, rest: list[tuple[str, str, str]]) -> list[str]:
+    """The kernels without a case: a line for each reason, with their files and how many of each there are."""
+    lines = ["", f"Not run: {len(rest)} kernels."]
+    for why, group in itertools.groupby(sorted(rest, key=lambda row: row[2]), key=lambda row: row[2]):
+        files = Counter(shortened(repository, file) for file, _, _ in group)
+        said = ", ".join(f"`{file}`" + (f" ({count})" if count > 1 else "") for file, count in files.items())
+        lines += ["", f"* {why}: {said}"]
     return lines
+
+
+def shortened(repository: Repository, file: str) -> str:
+    """Without the folder that all kernels of its repository are in, if that is one."""
+    return file.removeprefix(f"{repository.folders[0]}/")
 
 
 def add_checkouts(parser: argparse.ArgumentParser) -> None:
@@ -215,20 +223,26 @@ def main() -> int:
         "# Compatibility",
         "",
         f"Public kernels on nki_sim {nki_sim.__version__}, unmodified, against NumPy references of our own. Made by",
-        "`python benchmarks/compatibility.py`; errors are relative to the largest expected value.",
+        "`python benchmarks/compatibility.py`. A row is a kernel; after each case stands its error, relative to the largest",
+        "expected value.",
     ]
     failures = 0
     for key, repository, root in checkouts(options):
-        lines += ["", f"## {repository.name}", "", "| kernel | with | result | detail |", "|---|---|---|---|"]
-        for case in [case for case in CASES if case.repository == key and options.only in case.file]:
+        cases = [case for case in CASES if case.repository == key and options.only in case.file]
+        rows: dict[str, list[str]] = {}
+        failed = 0
+        for case in cases:
             passed, detail = attempt(root, case)
-            failures += not passed
-            file = case.file.removeprefix("src/nkilib_src/nkilib/")
-            verdict = "FAIL" if not passed else "rejected, rightly" if case.rejected else "pass"
-            row = f"| `{file}` {case.function} | {case.what} | {verdict} | {detail} |"
-            print(row, flush=True)
-            lines.append(row)
-        lines += summary(untried(root, repository))
+            failed += not passed
+            said = f"{case.what}: {detail if passed else f'**FAIL**: {detail}'}"
+            print(f"{case.file} {case.function}: {said}", flush=True)
+            rows.setdefault(f"`{shortened(repository, case.file)}` {case.function}", []).append(said)
+        told = f"{len(cases) - failed} of {len(cases)} cases are as they should be"
+        lines += ["", f"## {repository.name}", "", f"{told}. Files are below `{repository.folders[0]}/`."]
+        lines += ["", "| kernel | cases |", "|---|---|"]
+        lines += [f"| {kernel} | {'; '.join(said)} |" for kernel, said in rows.items()]
+        lines += summary(repository, untried(root, repository))
+        failures += failed
     if options.write is not None:
         options.write.write_text("\n".join(lines) + "\n")
     print(f"{failures} failures")

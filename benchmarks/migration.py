@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -77,20 +78,16 @@ def _short(case: Case) -> str:
 
 def row(case: Case, result: dict[str, Any]) -> str:
     why = result["why"].replace("|", "/").replace("\n", " ")[:150]
-    if result["notes"]:
-        why = f"{result['notes']} statements not run with these arguments" + (f"; {why}" if why else "")
-    far = "" if result["difference"] is None else f"{result['difference']:.0e}"
-    late = why.startswith("[time]")
-    verdict = (
-        "not finished"
-        if late
-        else "equal"
-        if result["equal"]
-        else "DIFFERENT"
-        if result["difference"] is not None
-        else "needs a person"
-    )
-    return f"| `{_short(case)}` | `{case.function}` | `{result['hash']}` | {verdict} | {far} | {why} |"
+    far = result["difference"]
+    if why.startswith("[time]"):
+        verdict = "not finished"
+    elif result["equal"]:
+        verdict = "equal" if not far else f"equal within {far:.0e}"
+    else:
+        verdict = "DIFFERENT" if far is not None else "needs a person"
+    notes = f"{result['notes']} statements not run with these arguments" if result["notes"] else ""
+    said = "; ".join(filter(None, (verdict, notes, why)))
+    return f"| `{_short(case)}` | `{case.function}` | `{result['hash']}` | {said} |"
 
 
 def _in_process(root: Path, number: int, seconds: float) -> dict[str, Any]:
@@ -166,16 +163,15 @@ def write(page: Path, rows: list[str]) -> None:
     out = [BEGIN, ""]
     ordered = []
     for repository in REPOSITORIES.values():
-        out += [f"### {repository}", "", "| file | kernel | sha256 | result | difference | why, or what to know |"]
-        out.append("|---|---|---|---|---|---|")
+        out += [f"### {repository}", "", "| file | kernel | sha256 | result |", "|---|---|---|---|"]
         for case in CASES:
             if case.repository == repository:
                 found = known.get((f"`{_short(case)}`", f"`{case.function}`"))
-                line = found or f"| `{_short(case)}` | `{case.function}` | | not run | | |"
+                line = found or f"| `{_short(case)}` | `{case.function}` | | not run |"
                 ordered.append(line)
                 out.append(line)
         out.append("")
-    counts = Counter(line.split("|")[4].strip() for line in ordered)
+    counts = Counter(re.split(" within|;", line.split("|")[4].strip())[0] for line in ordered)
     total = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     out.insert(2, f"Of {len(ordered)} kernels: {total}.\n")
     page.write_text(before + "\n".join([*out, END]) + after, encoding="utf-8")

@@ -61,7 +61,7 @@ def replayed(grid: Grid, strategy: Strategy, seeds: Sequence[int], most: int) ->
     return Runs(tuple(curves))
 
 
-SHOWN = (0, 1, 2, 3, 5, 10, 20)
+SHOWN = (1, 3, 10)
 """Evaluations at which the table has a column."""
 
 

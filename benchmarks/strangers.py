@@ -2,7 +2,7 @@
 
     python benchmarks/strangers.py --sdk DIR --autocomp DIR --library DIR ... [--half development] [--only TEXT]
     python benchmarks/strangers.py ... --inputs-only     are the kernels accepted and right, and how fast are they?
-    python benchmarks/strangers.py ... --write docs/strangers.md
+    python benchmarks/strangers.py ... --write docs/strangers.md     the tables, between the two marks of the page
 
 The directories are checkouts of the repositories in strangers_cases.py; what is not given is left out. Each kernel is a
 process of its own, `orchestrator.py --kernel FILE --function NAME --problem REFERENCE --provider catalogue`, with a
@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -28,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.catalogue.kernel_trees import steps_in
-from accelopt_core.evaluation import Measured, explain
-from accelopt_core.explanation import heading, stops
+from accelopt_core.evaluation import Measured, explain, microseconds
 from accelopt_core.ports import EvaluationRequest, TargetError, TaskFault
+from benchmarks.search import write
 from benchmarks.strangers_cases import NOT_RUN, REPOSITORIES, STRANGERS, Half, Stranger, completed
 from infra.assembly import migrating
 from infra.journal import JournalError, replace_file
@@ -44,6 +45,7 @@ from infra.tasks.seed_index import TaskNotFound, task_from_files
 from infra.terminal.report import RunSummary, summary_of
 
 ROOT = Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- strangers: begin -->", "<!-- strangers: end -->"
 WORTH = 1.1
 """A speed-up from which a kernel counts as improved ..."""
 NEAR_BOUND = 85.0
@@ -52,10 +54,6 @@ NOT_COUNTED_S = 18.0
 """Of a run's time what its hours do not count: Python's start, and what is said at the end."""
 GRACE_S = 300.0
 """A run looks at its budget between two steps: one plan may take minutes, and the winner is checked after it."""
-
-
-REASONS = 2
-"""Told of the largest gap."""
 LARGE_GAP = 0.05
 """Of the winner's time: no larger gap is left without a line on why it is still there."""
 
@@ -77,8 +75,8 @@ class Row:
     after_percent: float = 0.0
     rules: tuple[str, ...] = ()
     """From the input to the winner."""
-    stopped: str = ""
-    """How the run ended, and the largest gap that is left, with what stopped the catalogue there."""
+    left: str = ""
+    """The largest gap of the winner in microseconds, and how the run ended unless it came to its end."""
     seconds: float = 0.0
     failed: str = ""
     large_gaps: int = 0
@@ -101,8 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=180.0, help="for each run [%(default)s]")
     parser.add_argument("--inputs-only", action="store_true", help="verify and time the kernels; no catalogue")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the runs here [a temporary folder]")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table as a page")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the tables into this page")
     options = parser.parse_args(arguments)
+    if options.write is not None and options.inputs_only:
+        parser.error("--write is for the catalogue's figures: leave --inputs-only away")
     roots = {key: getattr(options, key) for key in REPOSITORIES if getattr(options, key) is not None}
     chosen = [
         each
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"[{number}/{len(chosen)}] {in_one_line(row)}", file=sys.stderr, flush=True)
     print("\n".join(table(rows, options.seconds)))
     if options.write is not None:
-        replace_file(options.write, page(rows, options.seconds, options.inputs_only))
+        write(options.write, [*table(rows, options.seconds), *rules_of_winners(rows), *not_run()], BEGIN, END)
     return int(any(row.failed or row.unexplained for row in rows))
 
 
@@ -212,11 +212,8 @@ def figures(stranger: Stranger, summary: RunSummary) -> Row:
     attempts = {attempt.id: attempt for attempt in summary.attempts}
     won = [attempts[name].plan for name in summary.lineage.path() if name in attempts]
     steps = [name.rule for plan in won if plan is not None for name, _ in steps_in(plan.details)]
-    if summary.explanation is not None and summary.explanation.gaps:
-        gap = summary.explanation.gaps[0]
-        gaps = [f"{heading(gap)}: {'; '.join(stops(gap)[:REASONS])}"]
-    else:
-        gaps = [f"{gap.name} {gap.cost_us:,.1f} µs" for gap in after.profile.gaps[:1]]
+    ending = [] if summary.manifest.status == "finished" else [f"ended by {summary.manifest.status}"]
+    gaps = [f"{gap.name}: {microseconds(gap.cost_us)}" for gap in after.profile.gaps[:1]]
     large = [gap.name for gap in after.profile.gaps if gap.cost_us > LARGE_GAP * after.latency_us]
     known = summary.explanation.gaps if summary.explanation is not None else ()
     told = {gap.name for gap in known if gap.answers}
@@ -228,7 +225,7 @@ def figures(stranger: Stranger, summary: RunSummary) -> Row:
         before.percent_of_peak,
         after.percent_of_peak,
         tuple(steps),
-        "; ".join([summary.status.removeprefix("finished: "), *gaps]),
+        "; ".join([*gaps, *ending]),
         large_gaps=len(large),
         unexplained=tuple(name for name in large if name not in told),
     )
@@ -281,9 +278,8 @@ def table(rows: Sequence[Row], limit_s: float) -> list[str]:
         if of_half:
             lines += ["", f"## The {half.value} half", ""]
             lines += [
-                "| kernel | kind | before µs | after µs | speed-up | % of bound | rules of the winner | what "
-                "stopped the rest | s |",
-                "|---|---|---:|---:|---:|---:|---|---|---:|",
+                "| kernel | before µs | after µs | speed-up | % of bound | largest gap left |",
+                "|---|---:|---:|---:|---:|---|",
                 *(_cells(row) for row in of_half),
                 "",
                 *means(of_half, limit_s),
@@ -293,26 +289,17 @@ def table(rows: Sequence[Row], limit_s: float) -> list[str]:
 
 def _cells(row: Row) -> str:
     name = f"{row.stranger.name} ({row.stranger.repository})"
-    stopped = (f"**failed**: {row.failed}" if row.failed else row.stopped).replace("|", "/")
-    cells = [name, row.stranger.kind]
-    if row.before_us:
-        cells += [f"{row.before_us:,.1f}", f"{row.after_us:,.1f}", f"{row.speedup:.2f}x"]
-        cells += [f"{row.before_percent:.0f} → {row.after_percent:.0f}"]
-    else:
-        cells += ["", "", "1.00x", ""]
-    cells += [counted(row.rules), stopped, f"{row.seconds:.0f}"]
+    left = (f"**failed**: {row.failed}" if row.failed else row.left).replace("|", "/")
+    us = [f"{row.before_us:,.1f}", f"{row.after_us:,.1f}"] if row.before_us else ["", ""]
+    cells = [name, *us, f"{row.speedup:.2f}x", f"{row.after_percent:.0f}" if row.before_us else "", left]
     return "| " + " | ".join(cells) + " |"
 
 
-def counted(steps: Sequence[str]) -> str:
-    """In their order, those that follow one another once with their number: `drop-copy x3`."""
-    groups: list[tuple[str, int]] = []
-    for step in steps:
-        if groups and groups[-1][0] == step:
-            groups[-1] = (step, groups[-1][1] + 1)
-        else:
-            groups.append((step, 1))
-    return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in groups)
+def rules_of_winners(rows: Sequence[Row]) -> list[str]:
+    """How many winners have each rule among their steps, the most frequent first."""
+    found = Counter(name for row in rows for name in sorted(set(row.rules)))
+    said = ", ".join(f"`{name}` {count}" for name, count in found.most_common())
+    return ["", f"Winners that each rule is a step of: {said}."]
 
 
 def means(rows: Sequence[Row], limit_s: float) -> list[str]:
@@ -331,22 +318,13 @@ def means(rows: Sequence[Row], limit_s: float) -> list[str]:
     ]
 
 
-def page(rows: Sequence[Row], limit_s: float, inputs_only: bool) -> str:
-    how = "verified and timed as they are" if inputs_only else "optimized by the catalogue"
-    head = [
-        "# Strangers",
+def not_run() -> list[str]:
+    return [
         "",
-        f"Public kernels that nobody here wrote, {how}, on the simulated Trn2. Made by",
-        "`python benchmarks/strangers.py`; `strangers_cases.py` beside it lists repositories, files and references.",
+        "Meant for the untouched half, and not in it:",
         "",
-        "Each checkout: `git clone https://github.com/OWNER/NAME DIR`. The Python files suffice; from a mirror:",
-        "`git --git-dir=MIRROR archive HEAD -- ':(glob)**/*.py' ':(glob)**/*.toml' | tar x -C DIR`.",
-        "",
-        "The bound is what a reference's `WORK` takes at documented peaks. That counts operations one by one:",
-        "instructions that do two at once may come to more than 100 % of it.",
+        *(f"* {name}: {why}." for name, why in NOT_RUN.items()),
     ]
-    left = ["", "Meant for the untouched half, and not in it:", *(f"* {name}: {why}." for name, why in NOT_RUN.items())]
-    return "\n".join([*head, *table(rows, limit_s), *left]) + "\n"
 
 
 if __name__ == "__main__":

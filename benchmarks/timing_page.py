@@ -1,4 +1,4 @@
-"""The table of families as a document shows it: left-out figures first."""
+"""The table of families as a document shows it: left-out figures first. The terminal has more columns."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from benchmarks.timing_rows import Outcome
 BEGIN, END = "<!-- families: begin -->", "<!-- families: end -->"
 
 _HEAD = (
-    "| rows of | n | median | P90 | pairs in order | tau | first choice | best of three | inside | faster / slower "
-    "| refused / accepted | spilled bytes | beat the bound | median, fitted with | P90, fitted with |"
+    "| rows of | n | median | P90 | pairs in order | first choice | best of three | inside | median, fitted with "
+    "| P90, fitted with |"
 )
 
 
-def shown(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"  # no -0.00
+def shown(value: float | None) -> str:
+    return "–" if value is None else f"{round(value, 1) + 0.0:.1f}"  # no -0.0
 
 
 def percent(share: float | None) -> str:
@@ -35,14 +35,9 @@ def _line(name: str, apart: Figures | None, together: Figures | None) -> str:
         shown(apart.median if apart else None),
         shown(apart.p90 if apart else None),
         f"{100 * rank.right / rank.pairs:.0f} % of {rank.pairs}" if rank is not None and rank.pairs else "–",
-        shown(rank.tau if rank else None, 2),
         shown(rank.top_1_percent if rank else None),
         shown(rank.top_3_percent if rank else None),
         percent(apart.coverage if apart else None),
-        f"{percent(apart.faster if apart else None)} / {percent(apart.slower if apart else None)}",
-        f"{len(some.refused)} / {len(some.accepted)}",
-        shown(some.spill_median, 0),
-        str(len(some.too_high_bounds)),
         shown(together.median if together else None),
         shown(together.p90 if together else None),
     ]

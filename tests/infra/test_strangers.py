@@ -12,7 +12,7 @@ import pytest
 
 from accelopt_core.judging.reference.verification import Reference
 from accelopt_core.task import Task
-from benchmarks.strangers import NotRun, Row, counted, kernel_file, means, table
+from benchmarks.strangers import BEGIN, END, ROOT, NotRun, Row, kernel_file, means, rules_of_winners, table
 from benchmarks.strangers_cases import REFERENCES, REPOSITORIES, STRANGERS, Half, Stranger, completed, cut_out
 from infra.tasks.seed_index import task_from_files
 
@@ -143,11 +143,16 @@ def test_near_its_bound_a_kernel_needs_no_gain() -> None:
     assert _row(STRANGER, speedup=1.2, after_percent=20.0).improved
 
 
-def test_steps_of_one_kind_are_counted() -> None:
-    assert counted(["drop-copy", "drop-copy", "rotate-buffers", "drop-copy"]) == (
-        "drop-copy x2, rotate-buffers, drop-copy"
-    )
+def test_a_rule_counts_once_for_each_winner_that_has_it() -> None:
+    rows = [_row(STRANGER, rules=("drop-copy", "pipeline", "drop-copy")), _row(STRANGER, rules=("drop-copy",))]
+    assert rules_of_winners(rows)[-1] == "Winners that each rule is a step of: `drop-copy` 2, `pipeline` 1."
+    assert "| 100.0 | 100.0 | 1.00x | 0 |" in "\n".join(table(rows, 180.0))
 
 
-def _row(stranger: Stranger, speedup: float = 1.0, after_percent: float = 0.0) -> Row:
-    return Row(stranger, 100.0, 100.0 / speedup, speedup, 10.0, after_percent)
+def test_the_page_has_a_place_for_the_tables() -> None:
+    page = (ROOT / "docs" / "strangers.md").read_text(encoding="utf-8")
+    assert page.index(BEGIN) < page.index(END) and "| largest gap left |" in page
+
+
+def _row(stranger: Stranger, speedup: float = 1.0, after_percent: float = 0.0, rules: tuple[str, ...] = ()) -> Row:
+    return Row(stranger, 100.0, 100.0 / speedup, speedup, 10.0, after_percent, rules)
