@@ -96,8 +96,8 @@ class RunSettings(Group):
     )
     shapes: Path | None = setting(
         None,
-        "A table of shapes with their weights, or a model's table of kernels (docs/shapes.md): one run for each, and "
-        "one kernel that chooses among what they came to by shape; with --preset NAME only that one.",
+        "A table of shapes with their weights (docs/shapes.md): a run for each, and one kernel that chooses by shape "
+        "among what they came to. With --preset NAME only the run of that shape.",
         metavar="FILE.toml",
     )
     preset: str | None = setting(
@@ -107,26 +107,28 @@ class RunSettings(Group):
     patience: int = setting(5, "Stop after this many rounds without improvement.", legal=_COUNT)
     width: int | None = setting(
         None,
-        "Candidates that a round tries at once. Without it: as many as the target evaluates at once, but on a device "
-        "with the catalogue at least 6: those that may be the best by simulation go there, and it decides.",
+        "Candidates that a round tries at once. Without it: as many as the target evaluates at once; with the "
+        "catalogue on a device at least 6, of which those that may be the best by simulation are timed there.",
         legal=Legal(at_least=1, below=MOST_AT_ONCE + 1),
     )
     beam: int = setting(
         1,
-        "Kernels that a round starts from: of each kind the fastest, kept in an archive and never lost. With this, "
-        "--plans and --samples at 1 a round starts from one kernel, the best or where its exploration led.",
+        "Kernels that a round starts from, of an archive that keeps the fastest of each kind. With --beam, --plans and "
+        "--samples all at 1 there is no archive: a round starts from one kernel.",
         legal=_COUNT,
     )
-    plans: int = setting(1, "Plans for each of them.", legal=_COUNT)
+    plans: int = setting(1, "Plans for each kernel that a round starts from.", legal=_COUNT)
     samples: int = setting(1, "Kernels that a model writes from each plan, of which the fastest counts.", legal=_COUNT)
     sweep: int | None = setting(
         None,
-        "Settings of a written kernel's TUNABLES that are priced, of which the fastest is the candidate; 0: as it was "
-        "written. Without it: 24 in a search with --beam, --plans or --samples, else 0.",
+        "Settings of a written kernel's TUNABLES that are priced; the fastest is the candidate. 0: the kernel as "
+        "it was written. Without it: 24 in a search with --beam, --plans or --samples, else 0.",
         legal=_WHOLE,
     )
     compiler_baseline: bool = setting(
-        True, "At the end, on a device: time what the compiler makes of the reference by itself (needs JAX there)."
+        True,
+        "At the end, on a device: time what the compiler makes of the reference by itself (needs JAX there). "
+        "--no-compiler-baseline leaves it out.",
     )
     in_place: bool = setting(False, "At the end write the winner over the kernel file, after a .bak copy of it.")
     run_id: str | None = setting(
@@ -179,8 +181,8 @@ class TargetSettings(Group):
     )
     cores: tuple[int, ...] = setting(
         (),
-        "NeuronCores (or other devices) of each host to use, one candidate on each at a time, by commas. Without it: "
-        "one, any that is free. With --remote-simulator only their number counts.",
+        "NeuronCores (or other devices) of each host to use, by commas, one candidate on each at a time. Without it: "
+        "any one that is free. With --remote-simulator only their number counts.",
         metavar="N,N,...",
         legal=_WHOLE,
     )
@@ -196,8 +198,7 @@ class TargetSettings(Group):
     )
     neuron_cores: int = setting(
         0,
-        "With --engine ray: compile and time on its devices, each candidate on a group of so many NeuronCores; 0: on "
-        "the simulator.",
+        "With --engine ray: NeuronCores for each candidate on the cluster's devices; 0: the simulator.",
         metavar="N",
         legal=_WHOLE,
     )
@@ -207,11 +208,13 @@ class TargetSettings(Group):
         legal=Legal(choices=tuple(name for machines in MACHINES.values() for name in machines)),
     )
     accept_new_host_key: bool = setting(False, "Trust a host seen for the first time. A changed key is refused still.")
-    ssh_port: int | None = setting(None, "Without it: ~/.ssh/config, else 22.", legal=Legal(at_least=1, below=65536))
+    ssh_port: int | None = setting(
+        None, "Port of the host. Without it: ~/.ssh/config, else 22.", legal=Legal(at_least=1, below=65536)
+    )
     identity: Path | None = setting(None, "Private key to log in with, before those of ~/.ssh/config.", metavar="FILE")
     ssh_config: Path = setting(Path("~/.ssh/config").expanduser(), "OpenSSH client configuration.", metavar="FILE")
     known_hosts: Path | None = setting(
-        None, "Without it: as ~/.ssh/config says, else ~/.ssh/known_hosts.", metavar="FILE"
+        None, "Keys of known hosts. Without it: as ~/.ssh/config says, else ~/.ssh/known_hosts.", metavar="FILE"
     )
     remote_python: str | None = setting(
         None, "Python on the host. Without it: the SDK's, where it is usually found.", metavar="PATH"
@@ -268,15 +271,15 @@ class ModelSettings(Group):
         "if the environment has a key or a base URL, else the built-in catalogue.",
         legal=Legal(choices=PROVIDERS),
     )
-    model: str | None = setting(None, "Without it: the provider's default.", metavar="NAME")
+    model: str | None = setting(None, "Model to ask. Without it: the provider's default.", metavar="NAME")
     proposers: tuple[str, ...] = setting(
         (),
-        "Two or more that take turns, by commas: catalogue, PROVIDER, PROVIDER:MODEL, or a MODEL of --provider. For "
-        "each plan the one is asked that may be expected to gain most for its cost. Without it: --provider alone.",
+        "Two or more that take turns, by commas: catalogue, PROVIDER, PROVIDER:MODEL, or a MODEL of --provider. Each "
+        "plan is asked of the one that should gain most for its cost. Without it: --provider alone.",
         metavar="NAME,NAME,...",
     )
     usd_per_hour: float = setting(
-        3.0, "What an hour costs beside model calls, in US dollars: for --proposers.", metavar="USD", legal=_POSITIVE
+        3.0, "With --proposers: what an hour costs beside model calls, in US dollars.", metavar="USD", legal=_POSITIVE
     )
     planner_model: str | None = setting(None, "Another model for planning.", metavar="NAME")
     executor_model: str | None = setting(None, "Another model for writing kernels.", metavar="NAME")
@@ -286,7 +289,7 @@ class ModelSettings(Group):
     max_reply_tokens: int | None = setting(
         None, "Most tokens of one reply. Without it: by role, 6,000 to 32,000.", legal=_COUNT
     )
-    temperature: float | None = setting(None, "Without it: the provider's default.", legal=_WHOLE)
+    temperature: float | None = setting(None, "Sampling temperature. Without it: the provider's default.", legal=_WHOLE)
     reply_timeout_s: float = setting(
         600.0, "Seconds to wait for one whole reply.", name="reply-timeout", metavar="S", legal=_POSITIVE
     )
@@ -299,8 +302,7 @@ class ModelSettings(Group):
     )
     menu_s: float = setting(
         20.0,
-        "Most seconds for pricing the built-in catalogue's changes to a kernel, which the planner may take by name; "
-        "0: it is offered none.",
+        "Most seconds for pricing the catalogue's changes, which a model may then take by name; 0: it is offered none.",
         name="menu-seconds",
         metavar="S",
         legal=_WHOLE,
@@ -454,14 +456,14 @@ class BenchmarkSettings(Group):
         "commas; with --then model FILE:FUNCTION is enough.",
         metavar="KERNEL=FILE:FUNCTION,...",
     )
-    harness: str = setting("nki-moe", "What runs the model and measures it.", legal=Legal(choices=HARNESSES))
-    harness_args: str | None = setting(None, "Flags for it, in one string.", metavar="'FLAGS'")
+    harness: str = setting("nki-moe", "Program that runs the model and measures it.", legal=Legal(choices=HARNESSES))
+    harness_args: str | None = setting(None, "Flags for the harness, in one string.", metavar="'FLAGS'")
     harness_command: str | None = setting(
         None,
         "For the harnesses command, nxdi and vllm: the command, with {python}, {checkout} and {report} filled in.",
         metavar="'COMMAND'",
     )
-    harness_hours: float = setting(6.0, "Most hours for one run of it.", metavar="H", legal=_POSITIVE)
+    harness_hours: float = setting(6.0, "Most hours for one run of the harness.", metavar="H", legal=_POSITIVE)
     baseline_again: bool = setting(False, "Measure the checkout as it is anew, even where that was done before.")
     undo: bool = setting(False, "Put the checkout back as it was, and do nothing else.")
     then: str | None = setting(

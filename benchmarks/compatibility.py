@@ -13,7 +13,6 @@ import ast
 import importlib
 import itertools
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -78,23 +77,35 @@ def load(root: Path, case: Case) -> Any:
     return space[case.function]
 
 
-def attempt(root: Path, case: Case) -> tuple[bool, str]:
-    """Whether a case passes, and its error or what went wrong."""
+@dataclass(frozen=True)
+class Tried:
+    """What a case came to: its error relative to the largest expected value, or words where there is none."""
+
+    passed: bool
+    error: float | None = None
+    said: str = ""
+
+    def __str__(self) -> str:
+        said = self.said if self.error is None else f"{self.error:.1e}"
+        return said if self.passed else f"**FAIL**: {said}"
+
+
+def attempt(root: Path, case: Case) -> Tried:
     try:
         result, expected = case.run(load(root, case))
     except Exception as error:  # a public kernel may raise anything, and the table says what
         line = getattr(error, "line", None)
         said = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}" + (f" (line {line})" if line else "")
         rightly = bool(case.rejected) and case.rejected in str(error)
-        return rightly, f"rejected, rightly: {said}" if rightly else said
+        return Tried(rightly, said=f"rejected, rightly: {said}" if rightly else said)
     if case.rejected:
-        return False, f"was not rejected, though {case.rejected}"
+        return Tried(False, said=f"was not rejected, though {case.rejected}")
     if result.shape != expected.shape:
-        return False, f"shape {list(result.shape)} instead of {list(expected.shape)}"
+        return Tried(False, said=f"shape {list(result.shape)} instead of {list(expected.shape)}")
     difference = np.abs(np.asarray(result, np.float64) - expected).max() / max(float(np.abs(expected).max()), 1e-30)
     if not difference <= case.tolerance:
-        return False, f"relative error {difference:.1e}, allowed {case.tolerance:.0e}"
-    return True, f"{difference:.1e}"
+        return Tried(False, said=f"relative error {difference:.1e}, allowed {case.tolerance:.0e}")
+    return Tried(True, float(difference))
 
 
 class NotTraced(Exception):
@@ -182,13 +193,30 @@ def why_not(source: KernelSource) -> str:
     return "no case written"
 
 
+def told_of(cases: list[Tried]) -> str:
+    """`3, error up to 2.5e-03`, and the words of those that have no error."""
+    errors = [case.error for case in cases if case.error is not None]
+    right = [f"{len(errors)}, error up to {max(errors):.1e}"] if errors else []
+    return "; ".join([*right, *(str(case) for case in cases if case.error is None)])
+
+
+NAMED = 3
+"""Of so many files in one folder each is named; more are counted."""
+
+
 def summary(repository: Repository, rest: list[tuple[str, str, str]]) -> list[str]:
-    """The kernels without a case: a line for each reason, with their files and how many of each there are."""
+    """The kernels without a case: a line for each reason, with their files."""
     lines = ["", f"Not run: {len(rest)} kernels."]
     for why, group in itertools.groupby(sorted(rest, key=lambda row: row[2]), key=lambda row: row[2]):
-        files = Counter(shortened(repository, file) for file, _, _ in group)
-        said = ", ".join(f"`{file}`" + (f" ({count})" if count > 1 else "") for file, count in files.items())
-        lines += ["", f"* {why}: {said}"]
+        files = sorted({shortened(repository, file) for file, _, _ in group})
+        folders = [
+            (folder, list(each)) for folder, each in itertools.groupby(files, key=lambda f: f.rpartition("/")[0])
+        ]
+        said = [
+            f"{len(each)} files of `{folder}/`" if len(each) > NAMED else ", ".join(f"`{file}`" for file in each)
+            for folder, each in folders
+        ]
+        lines += ["", f"* {why}: {', '.join(said)}."]
     return lines
 
 
@@ -223,24 +251,22 @@ def main() -> int:
         "# Compatibility",
         "",
         f"Public kernels on nki_sim {nki_sim.__version__}, unmodified, against NumPy references of our own. Made by",
-        "`python benchmarks/compatibility.py`. A row is a kernel; after each case stands its error, relative to the largest",
-        "expected value.",
+        "`python benchmarks/compatibility.py`; the modules beside it have the cases: shapes, types and cores. A row is",
+        "a kernel: how many cases pass, and their largest error, relative to the largest expected value.",
     ]
     failures = 0
     for key, repository, root in checkouts(options):
         cases = [case for case in CASES if case.repository == key and options.only in case.file]
-        rows: dict[str, list[str]] = {}
-        failed = 0
+        found: dict[str, list[Tried]] = {}
         for case in cases:
-            passed, detail = attempt(root, case)
-            failed += not passed
-            said = f"{case.what}: {detail if passed else f'**FAIL**: {detail}'}"
-            print(f"{case.file} {case.function}: {said}", flush=True)
-            rows.setdefault(f"`{shortened(repository, case.file)}` {case.function}", []).append(said)
+            tried = attempt(root, case)
+            print(f"{case.file} {case.function}, {case.what}: {tried}", flush=True)
+            found.setdefault(f"`{shortened(repository, case.file)}` {case.function}", []).append(tried)
+        failed = sum(not tried.passed for each in found.values() for tried in each)
         told = f"{len(cases) - failed} of {len(cases)} cases are as they should be"
         lines += ["", f"## {repository.name}", "", f"{told}. Files are below `{repository.folders[0]}/`."]
         lines += ["", "| kernel | cases |", "|---|---|"]
-        lines += [f"| {kernel} | {'; '.join(said)} |" for kernel, said in rows.items()]
+        lines += [f"| {kernel} | {told_of(each)} |" for kernel, each in found.items()]
         lines += summary(repository, untried(root, repository))
         failures += failed
     if options.write is not None:

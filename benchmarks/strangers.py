@@ -79,10 +79,8 @@ class Row:
     """The largest gap of the winner in microseconds, and how the run ended unless it came to its end."""
     seconds: float = 0.0
     failed: str = ""
-    large_gaps: int = 0
-    """Above `LARGE_GAP`, of the winner."""
     unexplained: tuple[str, ...] = ()
-    """Of those, the ones that nothing is said of."""
+    """Gaps of the winner above `LARGE_GAP` that nothing is said of."""
 
     @property
     def improved(self) -> bool:
@@ -130,8 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append(row)
             print(f"[{number}/{len(chosen)}] {in_one_line(row)}", file=sys.stderr, flush=True)
     print("\n".join(table(rows, options.seconds)))
+    print("\nMeant for the untouched half, and not in it:")
+    print("\n".join(f"  {name}: {why}" for name, why in NOT_RUN.items()))
     if options.write is not None:
-        write(options.write, [*table(rows, options.seconds), *rules_of_winners(rows), *not_run()], BEGIN, END)
+        write(options.write, [*table(rows, options.seconds), *rules_of_winners(rows)], BEGIN, END)
     return int(any(row.failed or row.unexplained for row in rows))
 
 
@@ -213,7 +213,7 @@ def figures(stranger: Stranger, summary: RunSummary) -> Row:
     won = [attempts[name].plan for name in summary.lineage.path() if name in attempts]
     steps = [name.rule for plan in won if plan is not None for name, _ in steps_in(plan.details)]
     ending = [] if summary.manifest.status == "finished" else [f"ended by {summary.manifest.status}"]
-    gaps = [f"{gap.name}: {microseconds(gap.cost_us)}" for gap in after.profile.gaps[:1]]
+    gaps = [f"{gap.name}: {microseconds(gap.cost_us).removesuffix(' µs')}" for gap in after.profile.gaps[:1]]
     large = [gap.name for gap in after.profile.gaps if gap.cost_us > LARGE_GAP * after.latency_us]
     known = summary.explanation.gaps if summary.explanation is not None else ()
     told = {gap.name for gap in known if gap.answers}
@@ -226,7 +226,6 @@ def figures(stranger: Stranger, summary: RunSummary) -> Row:
         after.percent_of_peak,
         tuple(steps),
         "; ".join([*gaps, *ending]),
-        large_gaps=len(large),
         unexplained=tuple(name for name in large if name not in told),
     )
 
@@ -278,7 +277,7 @@ def table(rows: Sequence[Row], limit_s: float) -> list[str]:
         if of_half:
             lines += ["", f"## The {half.value} half", ""]
             lines += [
-                "| kernel | before µs | after µs | speed-up | % of bound | largest gap left |",
+                "| kernel | before µs | after µs | speed-up | % of bound | largest gap left, µs |",
                 "|---|---:|---:|---:|---:|---|",
                 *(_cells(row) for row in of_half),
                 "",
@@ -288,7 +287,7 @@ def table(rows: Sequence[Row], limit_s: float) -> list[str]:
 
 
 def _cells(row: Row) -> str:
-    name = f"{row.stranger.name} ({row.stranger.repository})"
+    name = f"{row.stranger.repository}/{row.stranger.name}"
     left = (f"**failed**: {row.failed}" if row.failed else row.left).replace("|", "/")
     us = [f"{row.before_us:,.1f}", f"{row.after_us:,.1f}"] if row.before_us else ["", ""]
     cells = [name, *us, f"{row.speedup:.2f}x", f"{row.after_percent:.0f}" if row.before_us else "", left]
@@ -312,18 +311,8 @@ def means(rows: Sequence[Row], limit_s: float) -> list[str]:
         f"{geometric_mean(row.before_percent for row in timed):.1f} % of the bound before, "
         f"{geometric_mean(row.after_percent for row in timed):.1f} % after; "
         f"{sum(bool(row.failed) for row in rows)} failed, "
-        f"{sum(row.seconds > limit_s for row in rows)} took longer than {limit_s:g} s. Of "
-        f"{sum(row.large_gaps for row in rows)} gaps of winners above {100 * LARGE_GAP:g} % of their time "
-        f"{'each has its line on what stopped the catalogue' if not silent else 'unexplained: ' + ', '.join(silent)}."
-    ]
-
-
-def not_run() -> list[str]:
-    return [
-        "",
-        "Meant for the untouched half, and not in it:",
-        "",
-        *(f"* {name}: {why}." for name, why in NOT_RUN.items()),
+        f"{sum(row.seconds > limit_s for row in rows)} took longer than {limit_s:g} s."
+        + (f" Gaps above {100 * LARGE_GAP:g} % that nothing explains: {', '.join(silent)}." if silent else "")
     ]
 
 

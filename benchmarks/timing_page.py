@@ -1,4 +1,4 @@
-"""The table of families as a document shows it: left-out figures first. The terminal has more columns."""
+"""The table of families as a document shows it: left-out figures first. The terminal has grids and more columns."""
 
 from __future__ import annotations
 
@@ -51,15 +51,13 @@ def table(
 
     `across_grids`: by family, its rows as predicted by a fit to the other half of its grids.
     """
-    apart = {family.name: (family, {part.name: part for part in parts}) for family, parts in by_family(left_out)}
+    apart = {family.name: family for family, _ in by_family(left_out)}
     lines = [_HEAD, "|" + "---|" * (_HEAD.count("|") - 1)]
-    for family, parts in by_family(together):
-        whole, by_grid = apart.get(family.name, (None, {}))
-        lines.append(_line(f"**{family.name}**", whole, family))
+    for family, _ in by_family(together):
+        lines.append(_line(family.name, apart.get(family.name), family))
         if family.name in across_grids:
             [(halves, _)] = by_family(across_grids[family.name])
-            lines.append(_line("fitted on the other half of its grids alone", halves, None))
-        lines += [_line(part.name, by_grid.get(part.name), part) for part in parts]
+            lines.append(_line("... fitted on the other half of its grids alone", halves, None))
     return lines
 
 

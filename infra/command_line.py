@@ -51,21 +51,21 @@ examples:
   python3 orchestrator.py --suite nkibench --provider catalogue      the 14 shipped tasks, and one table
   python3 orchestrator.py --suite nkibench --engine ray              the same side by side, on a Ray cluster
 
-other commands:
-  init KERNEL.py        a reference for it to fill in, with what its signature and a trace tell: `init --help`
+other commands (each has a --help with only the flags that matter there):
+  init KERNEL.py        a reference for it to fill in, with what its signature and a trace tell
   doctor [USER@HOST ...]    what works on this machine, on those hosts or with --engine ray, and what to do
-  calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes: `calibrate --help`
-  explain [KERNEL.py | RUN-ID]      where its time is lost, and what keeps the catalogue from it: `explain --help`
+  calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes
+  explain [KERNEL.py | RUN-ID]      where its time is lost, and what keeps the catalogue from it
   evaluate KERNEL.py    one kernel compiled, verified and timed, without a run
   menu KERNEL.py        the catalogue's changes that apply to it, each with what it is predicted to gain
   apply KERNEL.py --tool T --site S --output NEW.py     one of them, written to a new file
-  model USER@HOST --checkout DIR --put KERNEL=FILE:FUNCTION     does it help inside the model? `model --help`
-  mcp                   serves all of this to an agent, on stdin and stdout: `mcp --help`
+  model USER@HOST --checkout DIR --put KERNEL=FILE:FUNCTION     does it help inside the model?
+  mcp                   serves all of this to an agent, on stdin and stdout
   runs                  all runs, newest first
   show [RUN-ID]         one run, suite or set of shapes: rounds, best kernel (the latest run, if none is named);
                         --html [FILE.html]: as one page with pictures
   diff [RUN-ID]         the best kernel against the input
-  clean [USER@HOST ...] what killed runs left behind, here or there; --dry-run lists it only: `clean --help`
+  clean [USER@HOST ...] what killed runs left behind, here or there; --dry-run lists it only
   config                every setting with its value, in the form of {CONFIG_FILE}
 
 Each setting can also stand in {CONFIG_FILE} in the current folder (or --config FILE), as `rounds = 50` under
@@ -136,12 +136,16 @@ def command_help(command: str, prog: str = program()) -> str:
     told = COMMAND_HELP[command]
     made = _Parser(
         prog=prog,
-        usage=f"%(prog)s {command} {told.words} [flags]",
+        usage=" ".join(filter(None, ("%(prog)s", command, told.words, "[flags]"))),
         description=told.description,
         epilog=told.epilog,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
     )
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
+    if command in WITH_JSON:
+        made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP.partition(", for")[0])
+    if command == "show":
+        made.add_argument(HTML_FLAG, nargs="?", const="", metavar="FILE.html", help=_HTML_HELP.partition(": ")[2])
     if command == "clean":
         made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP.partition(": ")[2])
     if command == "evaluate":

@@ -70,8 +70,8 @@ exit codes: 0 explained · 2 usage · 3 the kernel is wrong or does not compile 
 
 EVALUATE_HELP = """\
 One kernel compiled, verified with every seed and input distribution, and timed, without a run; nothing is changed. With
---original FILE it is held to what a proposed kernel is held to, and proved equal to that one where it can be; with the
-same FILE twice, to what the kernel that a run begins with is held to.
+--original FILE it is judged as a change of that kernel, and proved equal to it where it can be; with --original and the
+same file, as the input of a run.
 """
 
 EVALUATE_EXAMPLES = """\
@@ -103,7 +103,7 @@ of the new kernel is run: evaluate it. A file that is there is overwritten with 
 
 APPLY_EXAMPLES = """\
 examples:
-  python3 orchestrator.py apply mine.py --tool grow-literal --site 12:0 --output mine_2.py
+  python3 orchestrator.py apply mine.py --tool hoist-invariant-load --site 0.1 --output mine_2.py
 
 exit codes: 0 written · 2 usage, no such change, or there is such a file
 """
@@ -190,6 +190,42 @@ exit codes: 0 done, faster or not · 2 usage · 3 the benchmark failed: wrong an
             4 host unreachable, a kernel that does not fit, or a harness that fails as it is · 5 interrupted
 """
 
+DOCTOR_HELP = """\
+What works where candidates would be evaluated, proved with a known kernel, and what to do about what does not: on this
+machine, on hosts over SSH, or with --engine ray on each node of a cluster.
+"""
+
+DOCTOR_EXAMPLES = """\
+examples:
+  python3 orchestrator.py doctor                        this machine, and the simulator
+  python3 orchestrator.py doctor ubuntu@10.0.0.1        a Trn2: SDK, devices, profiler, isolation
+  python3 orchestrator.py doctor --engine ray           the nodes of a cluster
+"""
+
+SHOW_HELP = """\
+A run, a suite or a set of shapes: result, rounds, lineage, and the difference to the input. Without an id: the latest
+run. `runs` lists the ids.
+"""
+
+SHOW_EXAMPLES = """\
+examples:
+  python3 orchestrator.py show
+  python3 orchestrator.py show 20261120-125418 --html        one page with pictures, report.html in the run's folder
+  python3 orchestrator.py show --json                        for scripts (docs/scripts.md)
+"""
+
+RUNS_HELP = "All runs, newest first: id, task, latencies, how each ended.\n"
+DIFF_HELP = "The difference between the input and the best kernel of a run, whole. Without an id: the latest run.\n"
+CONFIG_HELP = """\
+Every setting with the value that it has here, in the form of nki-optimizer.toml: a file to begin with. A flag beats the
+environment (NKI_OPT_ROUNDS=50), which beats that file in the current folder.
+"""
+CONFIG_EXAMPLES = """\
+examples:
+  python3 orchestrator.py config > nki-optimizer.toml
+  python3 orchestrator.py config --rounds 50 --provider catalogue
+"""
+
 _EXPLAINED_BY = (
     "kernel", "problem", "function", "migrate", "task", "preset", "checkpoints", "view", "host", "remote-simulator",
     "machine", "compile-timeout", "run-timeout", "candidate-memory",
@@ -201,6 +237,10 @@ _SERVED_BY = (
     "candidate-memory", "provider", "model", "proposers", "base-url", "max-cost", "max-tokens", "max-hours",
 )  # fmt: skip
 
+_EXAMINED_BY = (
+    "host", "remote-simulator", "engine", "neuron-cores", "machine", "ssh-port", "identity", "ssh-config",
+    "known-hosts", "accept-new-host-key", "remote-python", "remote-dir", "connect-timeout",
+)  # fmt: skip
 _CLEANED_BY = ("checkpoints", "ssh-port", "identity", "ssh-config", "known-hosts", "remote-dir", "connect-timeout")
 
 _BENCHMARKED_BY = (
@@ -218,5 +258,10 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
     "menu": CommandHelp("KERNEL.py", MENU_HELP, MENU_EXAMPLES, ("run", "target"), _EXPLAINED_BY),
     "apply": CommandHelp("KERNEL.py", APPLY_HELP, APPLY_EXAMPLES, ("run",), _APPLIED_BY),
     "mcp": CommandHelp("[USER@HOST ...]", MCP_HELP, MCP_EXAMPLES, ("run", "target", "model", "budget"), _SERVED_BY),
+    "doctor": CommandHelp("[USER@HOST ...]", DOCTOR_HELP, DOCTOR_EXAMPLES, ("target",), _EXAMINED_BY),
+    "show": CommandHelp("[RUN-ID]", SHOW_HELP, SHOW_EXAMPLES, ("run",), ("checkpoints",)),
+    "runs": CommandHelp("", RUNS_HELP, "", ("run",), ("checkpoints",)),
+    "diff": CommandHelp("[RUN-ID]", DIFF_HELP, "", ("run",), ("checkpoints",)),
+    "config": CommandHelp("", CONFIG_HELP, CONFIG_EXAMPLES, (), ()),
     "explain": CommandHelp("[KERNEL.py | RUN-ID]", EXPLAIN_HELP, EXPLAIN_EXAMPLES, ("run", "target"), _EXPLAINED_BY),
 }

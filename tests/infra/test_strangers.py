@@ -151,7 +151,7 @@ def test_a_rule_counts_once_for_each_winner_that_has_it() -> None:
 
 def test_the_page_has_a_place_for_the_tables() -> None:
     page = (ROOT / "docs" / "strangers.md").read_text(encoding="utf-8")
-    assert page.index(BEGIN) < page.index(END) and "| largest gap left |" in page
+    assert page.index(BEGIN) < page.index(END) and "| largest gap left, µs |" in page
 
 
 def _row(stranger: Stranger, speedup: float = 1.0, after_percent: float = 0.0, rules: tuple[str, ...] = ()) -> Row:

@@ -87,7 +87,7 @@ def test_the_table_shows_left_out_figures_before_those_fitted_with(tmp_path: Pat
     head, _, family, halves = page.read_text().splitlines()[2:-2]
     assert head.count("|") == family.count("|") == halves.count("|")
     cells = [cell.strip() for cell in family.split("|")[1:-1]]
-    assert cells[:6] == ["**f**", "2", "20.0", "28.0", "100 % of 1", "1.00"]
-    assert cells[8] == "50 %" and cells[-2:] == ["0.0", "0.0"]
+    assert cells[:5] == ["f", "2", "20.0", "28.0", "100 % of 1"]
+    assert cells[7] == "50 %" and cells[-2:] == ["0.0", "0.0"]
     assert "other half of its grids" in halves
     assert page.read_text().startswith("before\n") and page.read_text().endswith("after\n")
