@@ -55,7 +55,7 @@ REPOSITORIES = {
         ("compatibility_library", "compatibility_models", "compatibility_experts"),
     ),
 }
-NKI_0_1 = "NKI 0.1 (instructions return tiles, masks, index grids), which `migrate` rewrites"
+NKI_0_1 = "of NKI 0.1, see [migration.md](migration.md)"
 TRN3 = ("nc_matmul_mx", "quantize_mx", "activate2", "exponential", "rand2")
 
 
@@ -194,10 +194,11 @@ def why_not(source: KernelSource) -> str:
 
 
 def told_of(cases: list[Tried]) -> str:
-    """`3, error up to 2.5e-03`, and the words of those that have no error."""
+    """The largest error, and the words of those that have none."""
     errors = [case.error for case in cases if case.error is not None]
-    right = [f"{len(errors)}, error up to {max(errors):.1e}"] if errors else []
-    return "; ".join([*right, *(str(case) for case in cases if case.error is None)])
+    return "; ".join(
+        [f"{max(errors, default=0.0):.1e}"] * bool(errors) + [str(case) for case in cases if case.error is None]
+    )
 
 
 NAMED = 3
@@ -206,7 +207,7 @@ NAMED = 3
 
 def summary(repository: Repository, rest: list[tuple[str, str, str]]) -> list[str]:
     """The kernels without a case: a line for each reason, with their files."""
-    lines = ["", f"Not run: {len(rest)} kernels."]
+    lines = ["", f"Not run: {len(rest)} kernels.", ""]
     for why, group in itertools.groupby(sorted(rest, key=lambda row: row[2]), key=lambda row: row[2]):
         files = sorted({shortened(repository, file) for file, _, _ in group})
         folders = [
@@ -216,7 +217,7 @@ def summary(repository: Repository, rest: list[tuple[str, str, str]]) -> list[st
             f"{len(each)} files of `{folder}/`" if len(each) > NAMED else ", ".join(f"`{file}`" for file in each)
             for folder, each in folders
         ]
-        lines += ["", f"* {why}: {', '.join(said)}."]
+        lines.append(f"* {why}: {', '.join(said)}.")
     return lines
 
 
@@ -251,8 +252,8 @@ def main() -> int:
         "# Compatibility",
         "",
         f"Public kernels on nki_sim {nki_sim.__version__}, unmodified, against NumPy references of our own. Made by",
-        "`python benchmarks/compatibility.py`; the modules beside it have the cases: shapes, types and cores. A row is",
-        "a kernel: how many cases pass, and their largest error, relative to the largest expected value.",
+        "`python benchmarks/compatibility.py`; the modules beside it have the cases: shapes, types and cores. Errors",
+        "are relative to the largest expected value.",
     ]
     failures = 0
     for key, repository, root in checkouts(options):
@@ -265,8 +266,8 @@ def main() -> int:
         failed = sum(not tried.passed for each in found.values() for tried in each)
         told = f"{len(cases) - failed} of {len(cases)} cases are as they should be"
         lines += ["", f"## {repository.name}", "", f"{told}. Files are below `{repository.folders[0]}/`."]
-        lines += ["", "| kernel | cases |", "|---|---|"]
-        lines += [f"| {kernel} | {told_of(each)} |" for kernel, each in found.items()]
+        lines += ["", "| kernel | cases | largest error |", "|---|---|---|"]
+        lines += [f"| {kernel} | {len(each)} | {told_of(each)} |" for kernel, each in found.items()]
         lines += summary(repository, untried(root, repository))
         failures += failed
     if options.write is not None:
