@@ -144,9 +144,11 @@ def test_near_its_bound_a_kernel_needs_no_gain() -> None:
 
 
 def test_a_rule_counts_once_for_each_winner_that_has_it() -> None:
-    rows = [_row(STRANGER, rules=("drop-copy", "pipeline", "drop-copy")), _row(STRANGER, rules=("drop-copy",))]
+    rows = [
+        replace(_row(STRANGER, after_percent=20.0), rules=("drop-copy", "pipeline", "drop-copy")),
+        replace(_row(STRANGER, after_percent=20.0), rules=("drop-copy",)),
+    ]
     assert rules_of_winners(rows)[-1] == "Winners that each rule is a step of: `drop-copy` 2, `pipeline` 1."
-    assert "| 100.0 | 100.0 | 1.00x | 0 |" in "\n".join(table(rows, 180.0))
 
 
 def test_the_page_has_a_place_for_the_tables() -> None:
@@ -154,5 +156,5 @@ def test_the_page_has_a_place_for_the_tables() -> None:
     assert page.index(BEGIN) < page.index(END) and "| largest gap left, µs |" in page
 
 
-def _row(stranger: Stranger, speedup: float = 1.0, after_percent: float = 0.0, rules: tuple[str, ...] = ()) -> Row:
-    return Row(stranger, 100.0, 100.0 / speedup, speedup, 10.0, after_percent, rules)
+def _row(stranger: Stranger, speedup: float = 1.0, after_percent: float = 0.0) -> Row:
+    return Row(stranger, 100.0, 100.0 / speedup, speedup, 10.0, after_percent)
