@@ -417,13 +417,17 @@ class Measured:
 
     @property
     def rests_on(self) -> str:
-        """What the verdict `right` rests on: `tested; proved equal to the input kernel up to reassociation (proofs at
-        M256)`."""
+        """What the verdict `right` rests on, the most first: `proved equal to the input kernel up to reassociation (at
+        M256), and tested`. What a proof of equality contains is not said beside it."""
+        equal = self.is_proved_equal
+        found = [proof for proof in self.proofs if not (equal and proof.property is Property.COVERAGE)]
+        proved = sorted(found, key=lambda proof: proof.property is not Property.EQUIVALENCE)
+        said = [_PROVED.get((proof.property, proof.finding), "") for proof in proved]
+        shapes = dict.fromkeys(proof.shape for proof in proved if proof.shape and proof.finding is Finding.HELD)
+        proofs = "; ".join(filter(None, said)) + (f" (at {', '.join(shapes)})" if shapes else "")
         exact = f"bit-identical to the input kernel on {self.identical_draws} draws" if self.identical_draws else ""
-        proved = [_PROVED.get((proof.property, proof.finding), "") for proof in self.proofs]
-        said = "; ".join(filter(None, ["tested", self.arithmetic, exact, *proved]))
-        shapes = dict.fromkeys(proof.shape for proof in self.proofs if proof.shape and proof.finding is Finding.HELD)
-        return f"{said} (proofs at {', '.join(shapes)})" if shapes else said
+        tested = "; ".join(filter(None, ["tested", self.arithmetic, exact]))
+        return f"{proofs}, and {tested}" if equal and said else "; ".join(filter(None, [tested, proofs]))
 
     @property
     def is_proved_equal(self) -> bool:

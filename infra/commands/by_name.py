@@ -88,10 +88,10 @@ def run(invocation: config.Invocation, answer: Answer) -> int:
         return run_shapes(invocation, answer)
     outcome = optimize.carried_out(invocation)
     console = Console()
-    report.print_report(console, outcome.summary)
     if outcome.written_over is not None:
         kernel, copy = outcome.summary.manifest.kernel, outcome.written_over.name
         console.print(f"{kernel} now holds the best kernel; what was there is {copy}", soft_wrap=True)
+    report.print_end(console, outcome.summary)
     last = _judged_by_model_next(invocation, outcome)
     if last is None:
         answer.give(run_document(outcome.summary))

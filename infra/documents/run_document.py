@@ -12,7 +12,7 @@ from infra.journal import JournalError
 from infra.runs.run_folder import Manifest, RunFolder, run_ids
 from infra.runs.shape_set import BetweenRow, SetFolder, SetRow, SetTable
 from infra.runs.suite import SuiteRow, SuiteTable
-from infra.terminal.report import RunSummary, diff_of, summary_of
+from infra.terminal.report import RunSummary, conclusion, diff_of, summary_of
 from infra.terminal.wording import printable
 from ka_extensions.outcome import Outcome
 
@@ -123,6 +123,9 @@ class RunDocument:
     """Most rounds to run."""
     rounds: int
     """That were begun."""
+    conclusion: tuple[str, ...]
+    """The result for people, as a run's last lines say it: how much faster, how it is verified, where the kernel lies.
+    None where the input kernel was never measured."""
     improved: bool
     speedup: float | None
     """The input kernel's latency over the best one's, timed side by side where that was done."""
@@ -198,6 +201,7 @@ def run_document(summary: RunSummary) -> RunDocument:
         seconds=summary.seconds,
         rounds_wanted=manifest.rounds,
         rounds=_rounds(summary),
+        conclusion=conclusion(summary),
         improved=summary.improved,
         speedup=_speedup(summary),
         baseline=kernel_document(summary.baseline.candidate.id, summary.baseline.result) if summary.baseline else None,

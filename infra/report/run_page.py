@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from html import escape
-from pathlib import Path
 
 from accelopt_core.candidate import Attempt
 from accelopt_core.evaluation import Measured, Proof, between
@@ -135,7 +134,6 @@ class RunPage:
     """How far the simulator, and the verdict, are to be trusted: one line each."""
     cost: tuple[Fact, ...]
     environment: tuple[Fact, ...]
-    best_kernel: Path | None
 
 
 def run_page(summary: RunSummary) -> RunPage:
@@ -167,7 +165,6 @@ def run_page(summary: RunSummary) -> RunPage:
         _sure(summary, baseline, best),
         _cost(summary),
         _environment(summary),
-        summary.folder.best_kernel if summary.best is not None else None,
     )
 
 

@@ -40,7 +40,7 @@ class Ended:
 
 
 def next_steps(run: Ended) -> tuple[NextStep, ...]:
-    """None for a run that is under way."""
+    """At most two; none for a run that is under way."""
     manifest = run.manifest
     if manifest.status == "running":
         return ()
@@ -48,14 +48,7 @@ def next_steps(run: Ended) -> tuple[NextStep, ...]:
     resume = f"{PROGRAM} --resume {manifest.run_id}{where}"
     if not run.baseline:
         return (NextStep("once that is mended", resume),) if manifest.status in ("failed", "interrupted") else ()
-    steps = [] if "of the bound" in manifest.reason else [_going_on(run, resume)]
-    if steps and manifest.proposer == CATALOGUE and manifest.status == "finished":
-        more = _more_rounds(run) if run.rounds_done >= manifest.rounds else ""
-        steps.append(NextStep("a model's ideas", f"ANTHROPIC_API_KEY=... {resume}{more} --provider anthropic"))
-    if manifest.target.simulated:
-        steps.append(NextStep(f"a real {manifest.target.machine}", f"{PROGRAM} USER@HOST {_kernel(run)}"))
-    steps.append(NextStep("what keeps it from more", f"{PROGRAM} explain {manifest.run_id}{where}"))
-    return tuple(steps)
+    return _going_on(run, resume), NextStep("what it lost and why", f"{PROGRAM} explain {manifest.run_id}{where}")
 
 
 def after_suite(suite: str, suite_id: str, runs: Sequence[str], is_complete: bool, checkpoints: Path) -> list[NextStep]:
@@ -93,8 +86,12 @@ def _going_on(run: Ended, resume: str) -> NextStep:
     if manifest.status == "budget":
         spent = next((flag for word, flag in _BUDGETS.items() if word in manifest.reason), "--max-cost")
         return NextStep("with a larger budget", f"{resume} {spent} N")
+    if "of the bound" in manifest.reason and manifest.target.simulated:
+        return NextStep(f"on a real {manifest.target.machine}", f"{PROGRAM} USER@HOST {_kernel(run)}")
     if run.rounds_done >= manifest.rounds:
         return NextStep("more rounds", f"{resume}{_more_rounds(run)}")
+    if manifest.proposer == CATALOGUE:
+        return NextStep("a model's ideas", f"ANTHROPIC_API_KEY=... {resume} --provider anthropic")
     patience = int(run.config.get("run", {}).get("patience") or 0)
     if "rounds without improvement" in manifest.reason and patience:
         return NextStep("more patience", f"{resume} --patience {2 * patience}")

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accelopt_core.candidate import Attempt
-from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn, Measured, timed
+from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn, Measured, between, timed
 from accelopt_core.explanation import Explanation
 from accelopt_core.learning.experiences import Use, uses_of
 from accelopt_core.loop.choosing import pulls_of
@@ -38,8 +38,6 @@ from ka_extensions.bandit import Pull, track_of
 from ka_extensions.outcome import Outcome
 from ka_extensions.residuals import kendall_tau_b, regret_percent
 from nki_sim.timing import ties
-
-DIFF_LINES_SHOWN = 60
 
 
 @dataclass(frozen=True)
@@ -149,12 +147,9 @@ def summary_of(folder: RunFolder) -> RunSummary:
 # --- one run --------------------------------------------------------------------------------------
 
 
-def print_report(console: Console, summary: RunSummary, *, with_diff: bool = True) -> None:
-    """The end of a run: what it reached, what it tried, where the winner lies and how it differs from the input."""
+def print_report(console: Console, summary: RunSummary) -> None:
+    """All that `show` says of a run: what it reached beside the bound, what it tried, what is left; its end last."""
     manifest = summary.manifest
-    console.print()
-    console.print(Text.assemble((manifest.task, "bold"), f"  {manifest.shape}  on {manifest.target.name}"))
-    console.print(Text(summary.status, style="dim"), soft_wrap=True)  # addresses in it are copied
     if summary.baseline is not None and summary.best is not None:
         console.print()
         remark = summary.best.candidate.id if summary.improved else summary.nothing_faster
@@ -170,7 +165,7 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
             rows.append(wording.counterpart_row(other.result, other.candidate.id, baseline))
         console.print(latency_table(rows, baseline, console.width, ascii_only=console.options.ascii_only))
         on_a_device = manifest.target.calibration if baseline.simulated else None
-        notes = wording.notes(baseline, summary.best.result)
+        notes = wording.explained(baseline, summary.best.result)
         guide = simulator_line(summary.attempts)
         for note in [*notes, *([on_a_device.line] if on_a_device is not None else []), *([guide] if guide else [])]:
             console.print(Text(note, style="dim"), soft_wrap=True)
@@ -198,13 +193,52 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     if explanation is not None and summary.best is not None and explanation.kernel == summary.best.candidate.id:
         console.print()
         print_what_is_left(console, explanation, manifest.run_id)
-    if with_diff and summary.improved:
-        console.print()
-        print_diff(console, summary, limit=DIFF_LINES_SHOWN)
+    print_end(console, summary)
+
+
+def print_end(console: Console, summary: RunSummary) -> None:
+    """The end of a run: how it ended, what must be said of its numbers, its result in three lines, what to do next."""
+    manifest, lines = summary.manifest, conclusion(summary)
+    console.print()
+    console.print(
+        Text.assemble((manifest.task, "bold"), f" {manifest.shape} on {manifest.target.name}: {summary.status}"),
+        soft_wrap=True,  # addresses in it are copied
+    )
+    for line in _model_failures(summary.attempts):
+        console.print(Text(one_line(line), style="red"), soft_wrap=True)
+    if summary.baseline is not None and summary.best is not None:
+        for note in wording.warnings(summary.baseline.result, summary.best.result):
+            console.print(Text(note, style="dim"), soft_wrap=True)
+    for number, line in enumerate(lines):
+        style = ("bold green" if summary.improved else "bold") if number == 0 else ""
+        console.print(Text(one_line(line), style=style), soft_wrap=True)
     steps = () if summary.under_way else next_steps(_ended(summary))
-    if steps:
-        console.print()
-        print_next(console, steps)
+    print_next(console, steps)
+
+
+def conclusion(summary: RunSummary) -> tuple[str, ...]:
+    """What the run came to, in three lines: how much faster, how it is known to be right, where the kernel lies; in
+    one more the kernel that stands beside it, if there is one. None where the input kernel was never measured."""
+    if summary.baseline is None or summary.best is None:
+        return ()
+    best, before_us = summary.best.result, summary.speedup_basis_us
+    on = f"{best.label}{summary.manifest.target.machine}"
+    if best.likely is not None:
+        on += f"; on a device likely {between(best.likely)} µs"
+        before = summary.baseline.result.likely
+        if summary.improved and before is not None and best.likely.high_us >= before.low_us:
+            on += ", where it may be no faster"
+    came_to = f"{best.latency_us:,.1f} µs: {summary.nothing_faster}"
+    if summary.improved:
+        faster = wording.speedup(before_us, best.latency_us)
+        came_to = f"{before_us:,.1f} -> {best.latency_us:,.1f} µs: {faster} faster"
+    lines = [f"{came_to} ({on})", f"verified: {best.rests_on}", f"kernel:   {shown_path(summary.folder.best_kernel)}"]
+    if (other := summary.counterpart) is not None:
+        row = wording.counterpart_row(other.result, other.candidate.id, summary.baseline.result)
+        faster = wording.speedup(before_us, other.result.latency_us)
+        path = shown_path(summary.folder.counterpart_kernel)
+        lines.append(f"{row.name}:".ljust(10) + f"{timed(other.result)}, {faster}: {row.remark}: {path}")
+    return tuple(lines)
 
 
 def _print_chart(console: Console, summary: RunSummary) -> None:
@@ -286,10 +320,6 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
     if uses:
         facts.append(("memory", memory_line(uses, others)))
     facts += [("link", line) for line in in_words(summary.links)]
-    if summary.best is not None:
-        facts.append(("kernel", shown_path(summary.folder.best_kernel)))
-    if summary.counterpart is not None:
-        facts.append(("other", shown_path(summary.folder.counterpart_kernel)))
     return [*facts, ("run", shown_path(summary.folder.path))]
 
 
@@ -332,8 +362,6 @@ def print_rounds(console: Console, attempts: Sequence[Attempt]) -> None:
             str(attempt.number), attempt.parent_id, Text(one_line(change, columns, ascii_only=ascii_only)),
         )  # fmt: skip
     console.print(table)
-    for line in _model_failures(attempts):  # what to do about it stands at its end, which the table cuts off
-        console.print(Text(one_line(line), style="red"), soft_wrap=True)
 
 
 def _model_failures(attempts: Sequence[Attempt]) -> list[str]:
@@ -354,14 +382,10 @@ def diff_of(summary: RunSummary) -> list[str]:
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm=""))
 
 
-def print_diff(console: Console, summary: RunSummary, *, limit: int | None = None) -> None:
-    """Coloured on a terminal; at most `limit` lines, and then a pointer to the rest."""
-    lines = diff_of(summary)
-    for line in lines[:limit]:
+def print_diff(console: Console, summary: RunSummary) -> None:
+    """Coloured on a terminal."""
+    for line in diff_of(summary):
         console.print(Text(wording.printable(line), style=_diff_style(line)), soft_wrap=True)
-    if limit is not None and len(lines) > limit:
-        path = shown_path(summary.folder.path / "best.diff")
-        console.print(Text(f"... {len(lines) - limit} more lines in {path}", style="dim"), soft_wrap=True)
 
 
 def write_diff(summary: RunSummary) -> Path | None:

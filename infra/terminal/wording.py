@@ -146,14 +146,23 @@ def latency_table(rows: Iterable[LatencyRow], baseline: Measured, width: int, *,
 
 
 def notes(baseline: Measured, best: Measured | None = None) -> list[str]:
-    """For below a latency table: what must be explained, a line each; of simulated latencies where a device's lie."""
+    """For below a latency table, a line each: what it does not say by itself, and what limits it."""
+    return explained(baseline, best) + warnings(baseline, best)
+
+
+def explained(baseline: Measured, best: Measured | None = None) -> list[str]:
+    """Where the bound comes from, how sure a simulated latency is, what a verdict rests on."""
     derived = baseline.profile.bounds.source == "trace"
     bound = ["* bound derived from what the input kernel itself computes and moves"] if derived else []
+    return bound + _likely(baseline, best or baseline) + _rests_on(best or baseline)
+
+
+def warnings(baseline: Measured, best: Measured | None = None) -> list[str]:
+    """What a number must not be read without."""
     caveat = [baseline.caveat] if baseline.caveat else []
     faults = best.shared_faults if best is not None else ()
     shared = [f"left out, since the input kernel fails it too: {one_line(line)}" for line in faults]
-    rests_on = _rests_on(best or baseline) + _input_rests_on(baseline)
-    return bound + _likely(baseline, best or baseline) + caveat + rests_on + shared
+    return caveat + _input_rests_on(baseline) + shared
 
 
 def _input_rests_on(baseline: Measured) -> list[str]:
