@@ -160,4 +160,5 @@ is_ready || set_up
 if [ "${1:-}" = "--setup" ]; then
     exit 0
 fi
+[ $# -gt 0 ] || set -- demo
 exec "$venv/bin/python" "$root/orchestrator.py" "$@"

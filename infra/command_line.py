@@ -25,7 +25,7 @@ from infra.settings_reader import (
     read_flags,
     unknown_flag,
 )
-from infra.terminal.command_help import COMMAND_HELP
+from infra.terminal.command_help import BEGIN, COMMAND_HELP, DEMO
 from infra.terminal.started_as import program, started_as
 from infra.toml_files import BadToml, read_toml
 
@@ -35,49 +35,14 @@ JSON_FLAG = "--json"
 HTML_FLAG, HTML_SUFFIXES = "--html", (".html", ".htm")
 WITH_JSON: tuple[Command, ...] = ("run", "doctor", "runs", "show", "explain", "evaluate", "menu", "apply", "model")
 """Commands that have a document for scripts (docs/scripts.md)."""
-OF_A_KERNEL: tuple[Command, ...] = ("explain", "init", "evaluate", "menu", "apply")
+OF_A_KERNEL: tuple[Command, ...] = ("run", "explain", "init", "evaluate", "menu", "apply")
 """Commands behind which a kernel's file may stand."""
-
-EPILOG = f"""\
-examples:
-  ./run.sh                                      a shipped kernel on the simulated Trainium2, no key needed
-  ./run.sh ubuntu@10.0.0.1 --rounds 50          the same loop on a real one, over SSH
-  ./run.sh trn-a trn-b --cores 0,1,2,3          eight candidates at a time, on four cores of each of two
-  python3 orchestrator.py --kernel mine.py      your kernel; its reference is found beside it (mine_reference.py)
-  python3 orchestrator.py --kernel mine.py --problem ref.py --provider anthropic --max-cost 5
-  python3 orchestrator.py --kernel old.py --migrate      one of NKI 0.1 to 0.6: rewritten for 0.7 first
-  python3 orchestrator.py --kernel mine.py --shapes shapes.toml    one kernel for all shapes of a table
-  python3 orchestrator.py --resume              go on where the latest run was interrupted
-  python3 orchestrator.py --suite nkibench --provider catalogue      the 14 shipped tasks, and one table
-  python3 orchestrator.py --suite nkibench --engine ray              the same side by side, on a Ray cluster
-
-other commands (each has a --help with only the flags that matter there):
-  init KERNEL.py        a reference for it to fill in, with what its signature and a trace tell
-  doctor [USER@HOST ...]    what works on this machine, on those hosts or with --engine ray, and what to do
-  calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes
-  explain [KERNEL.py | RUN-ID]      where its time is lost, and what keeps the catalogue from it
-  evaluate KERNEL.py    one kernel compiled, verified and timed, without a run
-  menu KERNEL.py        the catalogue's changes that apply to it, each with what it is predicted to gain
-  apply KERNEL.py --tool T --site S --output NEW.py     one of them, written to a new file
-  model USER@HOST --checkout DIR --put KERNEL=FILE:FUNCTION     does it help inside the model?
-  mcp                   serves all of this to an agent, on stdin and stdout
-  runs                  all runs, newest first
-  show [RUN-ID]         one run, suite or set of shapes: rounds, best kernel (the latest run, if none is named);
-                        --html [FILE.html]: as one page with pictures
-  diff [RUN-ID]         the best kernel against the input
-  clean [USER@HOST ...] what killed runs left behind, here or there; --dry-run lists it only
-  config                every setting with its value, in the form of {CONFIG_FILE}
-
-Each setting can also stand in {CONFIG_FILE} in the current folder (or --config FILE), as `rounds = 50` under
-`[run]`, or in the environment, as NKI_OPT_ROUNDS=50. A flag beats the environment, which beats the file.
-
-exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wrong or does not compile ·
-            4 target or model unreachable · 5 budget used up or interrupted
-"""
+ON_HOSTS: tuple[Command, ...] = ("run", "doctor", "calibrate", "clean", "mcp", "model", "explain", "evaluate", "menu")
+"""Commands behind which hosts may stand."""
 
 _BESIDE_SETTINGS = (
     "--config", JSON_FLAG, HTML_FLAG, "--dry-run", "--shape", "--original", "--tool", "--site", "--output",
-    "--overwrite", "--version", "--help",
+    "--overwrite", "--version", "--help", "--help-all",
 )  # fmt: skip
 
 _WHERE_IT_KEEPS = f"""
@@ -97,10 +62,10 @@ class _Parser(Parser):
 def parser(prog: str = program()) -> argparse.ArgumentParser:
     made = _Parser(
         prog=prog,
-        usage=f"%(prog)s [USER@HOST ...] [flags]\n       %(prog)s {'|'.join(COMMANDS[1:8])}|\n"
-        f"           {'|'.join(COMMANDS[8:])} [flags]",
-        description="Makes one NKI kernel faster, round by round: plan, write, compile, verify, time, decide, learn.",
-        epilog=EPILOG + (_WHERE_IT_KEEPS if is_installed(PROJECT) else ""),
+        usage="%(prog)s [COMMAND] [KERNEL.py] [USER@HOST ...] [flags]",
+        description=f"""\
+Every flag. Each can stand in {CONFIG_FILE} too, as `rounds = 50` under `[run]`, or in the environment, as
+NKI_OPT_ROUNDS=50. A flag beats the environment, which beats the file. `COMMAND --help` has those that matter.""",
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
         allow_abbrev=False,
     )
@@ -114,6 +79,7 @@ def parser(prog: str = program()) -> argparse.ArgumentParser:
     made.add_argument("--site", metavar="KEY", default="", help=_SITE_HELP)
     made.add_argument("--output", metavar="NEW.py", help=_OUTPUT_HELP)
     made.add_argument("--overwrite", action="store_true", help=_OVERWRITE_HELP)
+    made.add_argument("--help-all", action="help", help="this list")
     made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
     add_flags(made, GROUPS)
     return made
@@ -132,15 +98,17 @@ _CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
 
 
 def command_help(command: str, prog: str = program()) -> str:
-    """Every flag is legal there; the groups that matter are listed."""
+    """Every flag is legal there; those that matter are listed."""
     told = COMMAND_HELP[command]
+    epilog = told.epilog + (_WHERE_IT_KEEPS if command == "run" and is_installed(PROJECT) else "")
     made = _Parser(
         prog=prog,
-        usage=" ".join(filter(None, ("%(prog)s", command, told.words, "[flags]"))),
+        usage=" ".join(filter(None, ("%(prog)s", "" if command == "run" else command, told.words, "[flags]"))),
         description=told.description,
-        epilog=told.epilog,
+        epilog=epilog,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
     )
+    made.add_argument("--help-all", action="store_true", help="every flag, those that are rarely given too")
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
     if command in WITH_JSON:
         made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP.partition(", for")[0])
@@ -166,13 +134,13 @@ def read(
 ) -> Invocation:
     """Understands a command line given in `folder` (the current one). Raises SettingsError, one line.
 
-    Leaves by SystemExit(0) after printing, for --help and --version.
+    Leaves by SystemExit(0) after printing, for --help and --version, and where nothing was said at all.
     """
     folder = folder or Path.cwd()
-    for command in COMMAND_HELP if {"-h", "--help"} & set(arguments) else ():
-        if command in arguments:
-            print(command_help(command), end="")
-            raise SystemExit(0)
+    if {"-h", "--help"} & set(arguments):
+        print(command_help(next((word for word in arguments if word in COMMAND_HELP), "run")).rstrip())
+        raise SystemExit(0)
+    is_bare = not arguments
     parsed, rest = parser().parse_known_args(list(arguments))
     for word in rest:
         if word.startswith("-"):
@@ -201,20 +169,22 @@ def read(
             raise SettingsError(f"{flag}: only `{of}` has it, not `{command}`")
     html = _page(parsed.html, words, folder) if parsed.html else None
     run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
-    if words and command in OF_A_KERNEL:
-        word = words.pop(0)
+    for kernel in [word for word in words if _is_a_kernel(word)] if command in OF_A_KERNEL else []:
         if ("run", "kernel") in flags:
-            raise SettingsError(f"{command}: {word!r} and --kernel: leave one of the two away")
-        if word.endswith(".py") or "/" in word or command != "explain":
-            flags["run", "kernel"] = Given(folder / Path(word).expanduser(), "--kernel")
-        else:
-            run_id = word
-    if words and command in ("run", "doctor", "calibrate", "clean", "mcp", "model"):
+            raise SettingsError(f"{kernel!r}: a kernel is named already: leave one of the two away")
+        flags["run", "kernel"] = Given(folder / Path(kernel).expanduser(), "--kernel")
+        words.remove(kernel)
+    if words and command == "explain" and ("run", "kernel") not in flags:
+        run_id = words.pop(0)
+    if words and command in ON_HOSTS:
         hosts = tuple(_host(_without_scheme(part)) for word in words for part in word.split(",") if part)
         flags.setdefault(("target", "host"), Given(hosts, "--host"))
     elif words:
-        raise SettingsError(f"{words[0]!r} is one word too many for `{command}`: see --help")
+        raise SettingsError(f"{words[0]!r} is one word too many for `{command}`: see `{command} --help`")
     given |= flags
+    if is_bare and not {("run", "kernel"), ("run", "suite"), ("run", "resume")} & given.keys():
+        print(started_as(BEGIN), end="")
+        raise SystemExit(0)
     if (host := given.get(("target", "host"))) is not None:
         given["target", "host"] = replace(host, value=tuple(map(_without_scheme, host.value)))
     origins = {f"{g}.{n}": v.origin for (g, n), v in given.items()}
@@ -234,7 +204,13 @@ def _settings_file(flag: str | None, environment: Mapping[str, str], folder: Pat
     return there if usual and there.exists() else None
 
 
+def _is_a_kernel(word: str) -> bool:
+    return word.endswith(".py") and not word.startswith("ssh://")
+
+
 def _command(words: list[str]) -> tuple[Command, list[str]]:
+    if words and words[0] == DEMO:
+        return "run", words[1:]
     if words and words[0] in COMMANDS:
         return next(command for command in COMMANDS if command == words[0]), words[1:]
     return "run", words
@@ -260,17 +236,17 @@ def _without_scheme(host: str) -> str:
     return plain
 
 
-_MEANT_AS_RUN = ("optimize", "optimise", "run", "start")
+_MEANT_AS_RUN = ("optimize", "optimise", "start")
 
 
 def _host(word: str) -> str:
     if word.endswith((".py", ".toml")) or "/" in word:
         flag = "--config" if word.endswith(".toml") else "--kernel"
-        raise SettingsError(f"{word!r} stands where a host is expected: for a file write {flag} {word}")
+        raise SettingsError(f"{word!r} is neither a host nor a kernel's file (NAME.py): for a file write {flag} {word}")
     if not _HOST.fullmatch(word):
         raise SettingsError(f"{word!r} is neither a host (USER@HOST) nor a command: see --help")
     if word in _MEANT_AS_RUN:
-        raise SettingsError(f"{word!r} is no command: did you mean --kernel FILE.py? (a host: --host {word})")
+        raise SettingsError(f"{word!r} is no command: a kernel's file alone is enough (a host: --host {word})")
     nearest = closest(word, COMMANDS)
     if nearest and "." not in word and "@" not in word:
         raise SettingsError(f"{word!r}: did you mean the command {nearest}? (a host of that name: --host {word})")

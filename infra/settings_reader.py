@@ -341,19 +341,23 @@ class Parser(argparse.ArgumentParser):
 def add_flags(parser: argparse.ArgumentParser, groups: Mapping[str, type], only: Sequence[str] = ()) -> None:
     """One flag per setting, under its group's title; a yes-or-no setting has a --no- form as well.
 
-    Values stay text; `read_flags` understands them. `only`: the settings to add, where not all of them.
+    Values stay text; `read_flags` understands them. `only`: the settings to add, where not all of them; in one list,
+    with the first sentence of what they say.
     """
+    few = parser.add_argument_group("flags") if only else None
     for group, kind in groups.items():
-        section = parser.add_argument_group(group, (kind.__doc__ or "").strip())
+        section = few or parser.add_argument_group(group, (kind.__doc__ or "").strip())
         for spec in specs(kind):
             if only and spec.name not in only:
                 continue
-            common: dict[str, Any] = {"dest": _dest(group, spec), "default": argparse.SUPPRESS, "help": _help(spec)}
+            text = _help(spec, brief=few is not None)
+            common: dict[str, Any] = {"dest": _dest(group, spec), "default": argparse.SUPPRESS, "help": text}
             if spec.kind is bool:
                 section.add_argument(spec.flag, action="store_true", **common)
                 section.add_argument(f"--no-{spec.name}", action="store_false", **common | {"help": argparse.SUPPRESS})
                 continue
-            metavar = "{" + ",".join(spec.legal.choices) + "}" if spec.legal.choices else spec.metavar
+            choices = "{" + ",".join(spec.legal.choices) + "}" if spec.legal.choices else spec.metavar
+            metavar = "NAME" if few is not None and len(choices) > _WIDEST else choices
             common["metavar"] = metavar or {int: "N", float: "X", Path: "PATH"}.get(spec.kind, "TEXT")
             if spec.const is not None:
                 common |= {"nargs": "?", "const": spec.const}
@@ -402,8 +406,12 @@ def _dest(group: str, spec: Spec) -> str:
     return f"{group}.{spec.field}"
 
 
-def _help(spec: Spec) -> str:
-    text = spec.help
+_WIDEST = 26
+"""Characters of the choices of a flag in a brief list."""
+
+
+def _help(spec: Spec, brief: bool) -> str:
+    text = spec.help.partition(". ")[0].partition(";")[0] if brief else spec.help
     if spec.default not in (None, (), False):
         text += f" [{as_text(spec.default)}]"
     return text.replace("%", "%%")

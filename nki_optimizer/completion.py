@@ -15,6 +15,7 @@ import shtab
 import config
 from infra import command_line
 from infra.tasks.seed_index import every_seed
+from infra.terminal.command_help import DEMO
 from nki_sim import __main__ as nki_sim_command
 
 USAGE = 2
@@ -25,7 +26,9 @@ _FILES = ("FILE", "FILE.csv", "FILE.html", "PATH", "REF.py", "NEW.py", "A.npy")
 def optimizer() -> argparse.ArgumentParser:
     """As it is parsed, with the commands and the hosts or files that may follow as positional arguments."""
     parser = command_line.parser("nki-optimizer")
-    parser.add_argument("command", nargs="?", choices=config.COMMANDS[1:], help="without it: optimize a kernel")
+    parser.add_argument(
+        "command", nargs="?", choices=(DEMO, *config.COMMANDS[1:]), help="without it: optimize a kernel"
+    )
     parser.add_argument("rest", nargs="*", metavar="FILE", help="hosts, or the kernel to explain")
     for action in parser._actions:
         if "--task" in action.option_strings:

@@ -13,6 +13,7 @@ from typing import Any
 import config
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import Evaluation, Measured, Step
+from accelopt_core.evaluation import explain as said_of
 from accelopt_core.explanation import Explanation
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
 from accelopt_core.task import REFERENCE, Task
@@ -28,6 +29,7 @@ from infra.tasks.kernel_file import kernel_text
 from infra.tasks.plain_reference import Inputs
 from infra.terminal.rejected import may_be_narrow
 from infra.terminal.started_as import raised_as_here, started_as
+from infra.terminal.wording import printable
 
 _LEFT_OUT = "a run that begins with this kernel leaves such inputs out: name it as its own original to be judged so"
 
@@ -72,11 +74,26 @@ def evaluation(
     before, is_input = _made_from(problem, original)
     info, result = evaluated(settings, problem, progress, is_input=is_input, original=before)
     document = evaluation_document(kernel, problem.task, info, result)
+    if before is not None and original is not None and isinstance(result, Measured):
+        return replace(document, **_beside(settings, problem, progress, before, original, result))
     failure = document.failure
     if original is None and failure is not None and failure.distribution != REFERENCE:
         return replace(document, said=f"{document.said}; {_LEFT_OUT}")
     narrow = may_be_narrow(failure, problem.task.precision) if failure is not None and original is None else ""
     return replace(document, said=f"{document.said}; {started_as(narrow)}") if narrow else document
+
+
+def _beside(
+    settings: config.Settings, problem: Problem, progress: Progress, before: Candidate, original: Path, result: Measured
+) -> dict[str, Any]:
+    """Of a document: how much faster than the original, timed as the input of a run is; where that cannot be, why."""
+    as_given = replace(problem, source=before.source, text=before.source)
+    timed = evaluated(settings, as_given, progress, is_input=True, gates_only=True)[1]
+    if not isinstance(timed, Measured):
+        return {"said": printable(f"{said_of(result)}; {original} itself has no latency: {said_of(timed)}")}
+    speedup = timed.latency_us / result.latency_us
+    said = f"{said_of(result)}: {speedup:.2f}x the speed of {original} ({timed.latency_us:,.1f} µs)"
+    return {"said": printable(said), "original_us": timed.latency_us, "speedup": speedup}
 
 
 def _made_from(problem: Problem, original: Path | None) -> tuple[Candidate | None, bool]:

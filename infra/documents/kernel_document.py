@@ -46,6 +46,10 @@ class EvaluationDocument:
     """Not on a device. Wherever a latency is shown, this must be."""
     caveat: str
     """What must be said besides wherever a latency is shown; empty where nothing must."""
+    original_us: float | None = None
+    """Latency of the kernel that it was made from, where one was named and both have one."""
+    speedup: float | None = None
+    """Of this one over that."""
     schema: Literal["nki-optimizer/evaluation/1"] = "nki-optimizer/evaluation/1"
 
 

@@ -18,6 +18,46 @@ class CommandHelp:
     """... and of those only these, where not all matter."""
 
 
+DEMO = "demo"
+"""The word for a run of the shipped task, said alone."""
+
+BEGIN = """\
+One NKI kernel made faster, round by round: planned, written, verified, timed, kept or not. To begin:
+
+  python3 orchestrator.py demo                  a shipped kernel on the simulated Trainium2: a minute, no key
+  python3 orchestrator.py mine.py               your kernel, beside its NumPy reference mine_reference.py
+  python3 orchestrator.py init mine.py          writes the beginning of that reference
+  python3 orchestrator.py mine.py USER@HOST     on a Trn2, over SSH; `doctor USER@HOST` says what works there
+  python3 orchestrator.py --help                what else there is
+"""
+
+RUN_HELP = """\
+Makes one NKI kernel faster, round by round: plan, write, compile, verify, time, decide, learn.
+"""
+
+RUN_EXAMPLES = """\
+examples:
+  python3 orchestrator.py demo                       a shipped kernel on the simulated Trainium2, no key needed
+  python3 orchestrator.py mine.py                    your kernel; its reference is found beside it: mine_reference.py
+  python3 orchestrator.py mine.py ubuntu@10.0.0.1    the same on a real Trn2, over SSH
+  python3 orchestrator.py mine.py --provider anthropic --max-cost 5
+
+other commands, each with its own --help:
+  init KERNEL.py            the beginning of its reference
+  doctor [USER@HOST ...]    what works on this machine or on those hosts, and what to do
+  calibrate USER@HOST       the machine's constants as your own Trn2 shows them, in ten minutes
+  explain [KERNEL.py | RUN-ID]   where its time is lost, and what keeps the catalogue from it
+  evaluate KERNEL.py        one kernel compiled, verified and timed, without a run
+  menu, apply KERNEL.py     the catalogue's changes that apply to it; one of them written to a new file
+  runs, show, diff [RUN-ID] all runs; one run, suite or set of shapes whole; the best kernel against the input
+  model USER@HOST           does a kernel help inside its model?
+  mcp                       serves all of this to an agent, on stdin and stdout
+  clean, config             what killed runs left behind; every setting with its value, as a settings file
+
+exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wrong or does not compile ·
+            4 target or model unreachable · 5 budget used up or interrupted
+"""
+
 CALIBRATE_HELP = """\
 The simulator times kernels by nearly forty constants of the machine: what a transfer, an instruction, an element cost.
 The shipped ones are fitted to published measurements. This measures small kernels on your own Trn2, refits what they
@@ -226,6 +266,12 @@ examples:
   python3 orchestrator.py config --rounds 50 --provider catalogue
 """
 
+_RUN_BY = (
+    "problem", "function", "migrate", "suite", "shapes", "preset", "rounds", "in-place", "resume", "host", "cores",
+    "remote-simulator", "provider", "model", "max-cost", "max-hours", "tolerance", "precision", "exact",
+)  # fmt: skip
+"""What most people give at some time; `--help-all` has the rest."""
+
 _EXPLAINED_BY = (
     "kernel", "problem", "function", "migrate", "task", "preset", "checkpoints", "view", "host", "remote-simulator",
     "machine", "compile-timeout", "run-timeout", "candidate-memory",
@@ -250,6 +296,13 @@ _BENCHMARKED_BY = (
 )  # fmt: skip
 
 COMMAND_HELP: Mapping[str, CommandHelp] = {
+    "run": CommandHelp(
+        "[KERNEL.py] [USER@HOST ...]",
+        RUN_HELP,
+        RUN_EXAMPLES,
+        ("run", "target", "model", "budget", "verification"),
+        _RUN_BY,
+    ),
     "calibrate": CommandHelp("USER@HOST", CALIBRATE_HELP, CALIBRATE_EXAMPLES, ("calibration", "target")),
     "model": CommandHelp("[USER@HOST]", MODEL_HELP, MODEL_EXAMPLES, ("benchmark", "target", "run"), _BENCHMARKED_BY),
     "init": CommandHelp("KERNEL.py", INIT_HELP, INIT_EXAMPLES, ("run", "target"), ("function", "machine")),
