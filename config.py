@@ -543,6 +543,8 @@ class Invocation:
     output: Path | None = None
     """... and the file for the new kernel."""
     overwrite: bool = False
+    everything: bool = False
+    """Of `explain`: every gap, with every answer."""
     as_html: bool = False
     """Of `show`: as a page."""
     html: Path | None = None

@@ -60,6 +60,34 @@ class Explanation:
     """What of it could not be explained, in one line."""
 
 
+MOST_SENTENCES = 3
+
+
+def in_short(explanation: Explanation) -> tuple[str, ...]:
+    """At most three sentences, the most valuable first: the changes that gain most, one for each line, and beside them
+    the largest gaps for which nothing is offered, with what would close them."""
+    of = f" of {explanation.latency_us:,.1f}"
+    busy = {line.line: line for gap in explanation.gaps for line in reversed(gap.lines) if line.instructions}
+    offers: dict[int | None, Answer] = {}
+    for gap in explanation.gaps:
+        for each in gap.answers:
+            best = offers.get(each.line)
+            if each.verdict is Verdict.GAINS and each.gain_us and (best is None or each.gain_us > (best.gain_us or 0)):
+                offers[each.line] = each
+    said = []
+    for line, offer in sorted(offers.items(), key=lambda item: -(item[1].gain_us or 0.0)):
+        where = f"line {line}: " if line is not None else ""
+        if (spent := busy.get(line) if line is not None else None) is not None:
+            times = "once" if spent.instructions == 1 else f"{spent.instructions:,} times"
+            where = f"line {line}, {times}, keeps {spent.engine} busy for {spent.active_us:,.1f}{of} µs: "
+        what = offer.said.partition(": predicted")[0]
+        said.append(f"{where}{what} gains {microseconds(offer.gain_us or 0.0)} ({offer.rule})")
+    for gap in explanation.gaps:
+        if not any(each.verdict is Verdict.GAINS for each in gap.answers):
+            said.append(f"{heading(gap)}: {gap.remedy}")
+    return tuple(said[:MOST_SENTENCES])
+
+
 def heading(gap: ExplainedGap) -> str:
     """`DMA below its bandwidth: 34.1 µs (12.0 %), lines 31 and 35`"""
     lines = sorted({line.line for line in gap.lines})

@@ -42,7 +42,7 @@ ON_HOSTS: tuple[Command, ...] = ("run", "doctor", "calibrate", "clean", "mcp", "
 
 _BESIDE_SETTINGS = (
     "--config", JSON_FLAG, HTML_FLAG, "--dry-run", "--shape", "--original", "--tool", "--site", "--output",
-    "--overwrite", "--version", "--help", "--help-all",
+    "--overwrite", "--all", "--version", "--help", "--help-all",
 )  # fmt: skip
 
 _WHERE_IT_KEEPS = f"""
@@ -79,6 +79,7 @@ NKI_OPT_ROUNDS=50. A flag beats the environment, which beats the file. `COMMAND 
     made.add_argument("--site", metavar="KEY", default="", help=_SITE_HELP)
     made.add_argument("--output", metavar="NEW.py", help=_OUTPUT_HELP)
     made.add_argument("--overwrite", action="store_true", help=_OVERWRITE_HELP)
+    made.add_argument("--all", action="store_true", help=_ALL_HELP)
     made.add_argument("--help-all", action="help", help="this list")
     made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
     add_flags(made, GROUPS)
@@ -93,6 +94,7 @@ _TOOL_HELP = "of apply: which change, as the menu names it, and with --site wher
 _SITE_HELP = "of apply: where, as the menu names it"
 _OUTPUT_HELP = "of apply: the file for the new kernel"
 _OVERWRITE_HELP = "of apply: also where that file is there already"
+_ALL_HELP = "of explain: every gap, and what every rule says of it, after the three sentences"
 _SHAPE_HELP = "of init: shapes of the kernel's tensors, in their order; without it: as far as a trace tells"
 _CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
 
@@ -123,6 +125,8 @@ def command_help(command: str, prog: str = program()) -> str:
                                     ("--output", "NEW.py", _OUTPUT_HELP)):  # fmt: skip
             made.add_argument(flag, metavar=metavar, help=text.partition(": ")[2])
         made.add_argument("--overwrite", action="store_true", help=_OVERWRITE_HELP.partition(": ")[2])
+    if command == "explain":
+        made.add_argument("--all", action="store_true", help=_ALL_HELP.partition(": ")[2])
     if command == "init":
         made.add_argument("--shape", nargs="+", metavar="128x512:float32", help=_SHAPE_HELP.partition(": ")[2])
     add_flags(made, {name: GROUPS[name] for name in told.groups}, told.settings)
@@ -163,6 +167,7 @@ def read(
         ("--dry-run", parsed.dry_run, "clean"), ("--shape", parsed.shape, "init"), (HTML_FLAG, as_html, "show"),
         ("--original", parsed.original, "evaluate"), ("--tool", parsed.tool, "apply"), ("--site", parsed.site, "apply"),
         ("--output", parsed.output, "apply"), ("--overwrite", parsed.overwrite, "apply"),
+        ("--all", parsed.all, "explain"),
     )  # fmt: skip
     for flag, given_there, of in of_one:
         if given_there and command != of:
@@ -191,7 +196,7 @@ def read(
     original, output = (folder / Path(path).expanduser() if path else None for path in (parsed.original, parsed.output))
     return Invocation(
         command, from_given(given), run_id, parsed.json, parsed.dry_run, tuple(parsed.shape), original, parsed.tool,
-        parsed.site, output, parsed.overwrite, as_html, html, origins,
+        parsed.site, output, parsed.overwrite, parsed.all, as_html, html, origins,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 import config
 from accelopt_core.evaluation import Step, latency_label, microseconds
+from accelopt_core.explanation import in_short
 from accelopt_core.languages.registry import UnknownLanguage
 from accelopt_core.loop.events import Ending
 from accelopt_core.loop.rounds import BaselineRejected
@@ -286,8 +287,9 @@ def explain(invocation: config.Invocation, answer: Answer) -> int:
     from infra.commands import evaluate as evaluating
 
     found = evaluating.explain(invocation)
-    answer.give(ExplanationDocument(found.title, kernel_document(found.title, found.result), found.explanation))
-    print_explanation(Console(), found.title, found.result, found.explanation)
+    measured, short = kernel_document(found.title, found.result), in_short(found.explanation)
+    answer.give(ExplanationDocument(found.title, measured, short, found.explanation))
+    print_explanation(Console(), found.title, found.result, found.explanation, invocation.everything)
     return FINISHED
 
 

@@ -124,6 +124,8 @@ class ExplanationDocument:
 
     title: str
     measured: KernelDocument
+    in_short: tuple[str, ...]
+    """The same in three sentences, the most valuable first."""
     explanation: Explanation
     schema: Literal["nki-optimizer/explanation/2"] = "nki-optimizer/explanation/2"
 

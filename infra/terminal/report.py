@@ -192,7 +192,7 @@ def print_report(console: Console, summary: RunSummary) -> None:
     explanation = summary.explanation
     if explanation is not None and summary.best is not None and explanation.kernel == summary.best.candidate.id:
         console.print()
-        print_what_is_left(console, explanation, manifest.run_id)
+        print_what_is_left(console, explanation, f"python3 orchestrator.py explain {manifest.run_id} --all")
     print_end(console, summary)
 
 

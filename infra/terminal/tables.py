@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accelopt_core.evaluation import Gap, Measured, explain, microseconds
-from accelopt_core.explanation import Answer, ExplainedGap, Explanation, Verdict, details, heading, reasons
+from accelopt_core.explanation import Answer, ExplainedGap, Explanation, Verdict, details, in_short, reasons
 from accelopt_core.model.menu import Blocked, Offer
 from infra.model_benchmark.projection import Projected
 from infra.terminal import wording
@@ -142,17 +142,19 @@ def _size(count: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
-GAPS_IN_SHORT = 3
-REASONS_IN_SHORT = 2
-
 _STYLES = {Verdict.GAINS: "green", Verdict.REFUSED: "yellow"}
 
 
-def print_explanation(console: Console, title: str, result: Measured, explanation: Explanation) -> None:
-    """All of it."""
+def print_explanation(
+    console: Console, title: str, result: Measured, explanation: Explanation, everything: bool
+) -> None:
+    """In three sentences, or `everything`."""
     console.print()
     console.print(Text(one_line(title), style="bold"), soft_wrap=True)
     console.print(Text(one_line(explain(result))), soft_wrap=True)
+    if not everything:
+        print_what_is_left(console, explanation, "the same command with --all")
+        return
     if explanation.note:
         console.print(Text(one_line(explanation.note), style="yellow"), soft_wrap=True)
     said: set[Answer] = set()
@@ -205,16 +207,14 @@ def _told(answer: Answer) -> str:
     return f"{answer.rule}{at}: {details(answer)}"
 
 
-def print_what_is_left(console: Console, explanation: Explanation, run_id: str) -> None:
-    """The largest gaps with the reasons that say most, and where the rest is to be had."""
+def print_what_is_left(console: Console, explanation: Explanation, how: str) -> None:
+    """What is worth doing, or what stands in the way, in three sentences. `how`: the rest is to be had."""
     if explanation.note:
         console.print(Text(one_line(explanation.note), style="yellow"), soft_wrap=True)
-    if not explanation.gaps:
-        return
-    console.print(Text("what is left, and what stands in the way", style="dim"))
-    for gap in explanation.gaps[:GAPS_IN_SHORT]:
-        console.print(Text(f"  {one_line(heading(gap))}"), soft_wrap=True)
-        for reason in reasons(gap)[:REASONS_IN_SHORT]:
-            console.print(Text(f"    {one_line(reason)}", style="dim"), soft_wrap=True)
-    how = started_as(f"python3 orchestrator.py explain {run_id}")
-    console.print(Text(f"all of it: {how}", style="dim"), soft_wrap=True)
+    sentences = in_short(explanation)
+    for number, sentence in enumerate(sentences, 1):
+        console.print(Text(f"{number}. {one_line(sentence)}"), soft_wrap=True)
+    if sentences:
+        console.print(Text(f"every gap and every answer: {started_as(how)}", style="dim"), soft_wrap=True)
+    else:
+        console.print(Text("no gap of 1 % of the latency or more", style="dim"))
