@@ -545,6 +545,10 @@ class Invocation:
     overwrite: bool = False
     everything: bool = False
     """Of `explain`: every gap, with every answer."""
+    round: int | None = None
+    """Of `show`: that round alone; of `apply`, with `from_run`: the best kernel as it stood after it."""
+    from_run: str = ""
+    """Of `apply`: a run, in place of a kernel."""
     as_html: bool = False
     """Of `show`: as a page."""
     html: Path | None = None

@@ -42,7 +42,7 @@ ON_HOSTS: tuple[Command, ...] = ("run", "doctor", "calibrate", "clean", "mcp", "
 
 _BESIDE_SETTINGS = (
     "--config", JSON_FLAG, HTML_FLAG, "--dry-run", "--shape", "--original", "--tool", "--site", "--output",
-    "--overwrite", "--all", "--version", "--help", "--help-all",
+    "--overwrite", "--all", "--round", "--from", "--version", "--help", "--help-all",
 )  # fmt: skip
 
 _WHERE_IT_KEEPS = f"""
@@ -80,6 +80,8 @@ NKI_OPT_ROUNDS=50. A flag beats the environment, which beats the file. `COMMAND 
     made.add_argument("--output", metavar="NEW.py", help=_OUTPUT_HELP)
     made.add_argument("--overwrite", action="store_true", help=_OVERWRITE_HELP)
     made.add_argument("--all", action="store_true", help=_ALL_HELP)
+    made.add_argument("--round", type=int, metavar="N", help=_ROUND_HELP)
+    made.add_argument("--from", dest="from_run", default="", metavar="RUN-ID", help=_FROM_HELP)
     made.add_argument("--help-all", action="help", help="this list")
     made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
     add_flags(made, GROUPS)
@@ -95,6 +97,8 @@ _SITE_HELP = "of apply: where, as the menu names it"
 _OUTPUT_HELP = "of apply: the file for the new kernel"
 _OVERWRITE_HELP = "of apply: also where that file is there already"
 _ALL_HELP = "of explain: every gap, and what every rule says of it, after the three sentences"
+_ROUND_HELP = "of show: that round, with what was planned and changed; of apply --from: the best kernel after it"
+_FROM_HELP = "of apply: the best kernel of a run in place of a change of the menu, with --round as it stood after that"
 _SHAPE_HELP = "of init: shapes of the kernel's tensors, in their order; without it: as far as a trace tells"
 _CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
 
@@ -125,6 +129,10 @@ def command_help(command: str, prog: str = program()) -> str:
                                     ("--output", "NEW.py", _OUTPUT_HELP)):  # fmt: skip
             made.add_argument(flag, metavar=metavar, help=text.partition(": ")[2])
         made.add_argument("--overwrite", action="store_true", help=_OVERWRITE_HELP.partition(": ")[2])
+    if command in ("show", "apply"):
+        made.add_argument("--round", metavar="N", help=_ROUND_HELP)
+    if command == "apply":
+        made.add_argument("--from", metavar="RUN-ID", help=_FROM_HELP.partition(": ")[2])
     if command == "explain":
         made.add_argument("--all", action="store_true", help=_ALL_HELP.partition(": ")[2])
     if command == "init":
@@ -167,11 +175,13 @@ def read(
         ("--dry-run", parsed.dry_run, "clean"), ("--shape", parsed.shape, "init"), (HTML_FLAG, as_html, "show"),
         ("--original", parsed.original, "evaluate"), ("--tool", parsed.tool, "apply"), ("--site", parsed.site, "apply"),
         ("--output", parsed.output, "apply"), ("--overwrite", parsed.overwrite, "apply"),
-        ("--all", parsed.all, "explain"),
+        ("--all", parsed.all, "explain"), ("--from", parsed.from_run, "apply"),
     )  # fmt: skip
     for flag, given_there, of in of_one:
         if given_there and command != of:
             raise SettingsError(f"{flag}: only `{of}` has it, not `{command}`")
+    if parsed.round is not None and command != "show" and not parsed.from_run:
+        raise SettingsError("--round: of a run: `show RUN-ID --round N`, or `apply --from RUN-ID --round N`")
     html = _page(parsed.html, words, folder) if parsed.html else None
     run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
     for kernel in [word for word in words if _is_a_kernel(word)] if command in OF_A_KERNEL else []:
@@ -196,7 +206,7 @@ def read(
     original, output = (folder / Path(path).expanduser() if path else None for path in (parsed.original, parsed.output))
     return Invocation(
         command, from_given(given), run_id, parsed.json, parsed.dry_run, tuple(parsed.shape), original, parsed.tool,
-        parsed.site, output, parsed.overwrite, parsed.all, as_html, html, origins,
+        parsed.site, output, parsed.overwrite, parsed.all, parsed.round, parsed.from_run, as_html, html, origins,
     )  # fmt: skip
 
 

@@ -249,6 +249,8 @@ def show(invocation: config.Invocation, answer: Answer) -> int:
         from infra.commands.show_html import run_report
 
         _say_where(run_report(invocation, summary))
+    elif not answer.wanted and invocation.round is not None:
+        report.print_round(Console(), summary, invocation.round)
     elif not answer.wanted:
         report.print_report(Console(), summary)
     return FINISHED
@@ -325,26 +327,28 @@ def apply(invocation: config.Invocation, answer: Answer) -> int:
     """One change of the menu, written to a new file."""
     from infra.commands import menu as choosing
 
-    named, output = _named_kernel(invocation), invocation.output
-    for flag, given in (("--tool", invocation.tool), ("--site", invocation.site), ("--output", output)):
+    output = invocation.output
+    if invocation.from_run:
+        wanted: tuple[tuple[str, object], ...] = (("--output", output),)
+    else:
+        named = _named_kernel(invocation)
+        wanted = (("--tool", invocation.tool), ("--site", invocation.site), ("--output", output))
+    for flag, given in wanted:
         if not given:
             raise SettingsError(f"apply: {flag} is missing: a change has a tool and a site on the menu, and a new file")
     assert output is not None
-    folder = Folder(output.parent)
-    document = choosing.change(
-        invocation.settings,
-        named,
-        invocation.tool,
-        invocation.site,
-        folder,
-        output.name,
-        overwrite=invocation.overwrite,
-    )
+    folder, overwrite = Folder(output.parent), invocation.overwrite
+    if invocation.from_run:
+        summary = report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.from_run))
+        document = choosing.kernel_of_run(summary, invocation.round, folder, output.name, overwrite=overwrite)
+        then = "it was verified in that run"
+    else:
+        document = choosing.change(
+            invocation.settings, named, invocation.tool, invocation.site, folder, output.name, overwrite=overwrite
+        )
+        then = f"nothing of it was run yet: `evaluate {report.shown_path(output)}`, with the --problem of {named}"
     answer.give(document)
-    shown = report.shown_path(output)
-    print(
-        f"wrote {shown}; nothing of it was run yet: `evaluate {shown}`, with the --problem of {named}", file=sys.stderr
-    )
+    print(f"wrote {report.shown_path(output)}; {then}", file=sys.stderr)
     print(document.diff, end="")
     return FINISHED
 

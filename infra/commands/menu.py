@@ -22,6 +22,7 @@ from infra.documents.kernel_document import ChangedDocument, MenuDocument
 from infra.prediction.predictor import Predictor
 from infra.settings_reader import SettingsError
 from infra.tasks.user_files import Folder
+from infra.terminal.report import RunSummary, kernel_after
 from nki_sim.timing import ties
 
 
@@ -65,6 +66,20 @@ def change(
             ) from None
     overwrote = written(folder, path, made, overwrite=overwrite)
     return ChangedDocument(kernel, tool, site, output, overwrote, difference(problem.source, made, kernel, output))
+
+
+def kernel_of_run(
+    summary: RunSummary, round: int | None, folder: Folder, output: str, *, overwrite: bool
+) -> ChangedDocument:
+    """Writes the best kernel of a run, as it stood after `round` (at the end), to `output` in `folder`.
+
+    Raises SettingsError for a run that has none, and Outside where the file may not be written.
+    """
+    path, best = folder.new_file(output, overwrite=overwrite), kernel_after(summary, round)
+    overwrote = written(folder, path, best.source, overwrite=overwrite)
+    before = summary.baseline.candidate.source if summary.baseline is not None else ""
+    name = f"{summary.manifest.run_id}: {best.id}"
+    return ChangedDocument(name, "", "", output, overwrote, difference(before, best.source, "input", output))
 
 
 def written(folder: Folder, path: Path, text: str, *, overwrite: bool) -> bool:

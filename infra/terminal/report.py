@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from accelopt_core.candidate import Attempt
+from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn, Measured, between, timed
 from accelopt_core.explanation import Explanation
 from accelopt_core.learning.experiences import Use, uses_of
@@ -27,6 +27,7 @@ from infra.llm.ledger import Totals, totals_by
 from infra.runs.lineage import Lineage
 from infra.runs.mended_links import MendedLink, in_words
 from infra.runs.run_folder import Manifest, MeasuredKernel, RunFolder, run_ids
+from infra.settings_reader import SettingsError
 from infra.terminal import wording
 from infra.terminal.family_tree import tree_lines
 from infra.terminal.next_steps import Ended, next_steps, print_next
@@ -368,6 +369,43 @@ def _model_failures(attempts: Sequence[Attempt]) -> list[str]:
     """Whole, and each once."""
     said = [attempt.summary for attempt in attempts if attempt.outcome is Outcome.MODEL_FAILED]
     return [f"model failed: {line}" for line in dict.fromkeys(said)]
+
+
+def kernel_after(summary: RunSummary, round: int | None) -> Candidate:
+    """The best kernel as it stood after a round, at the end without one; the input's where nothing was faster by then.
+
+    Raises SettingsError where no kernel was measured.
+    """
+    if summary.baseline is None or summary.best is None:
+        raise SettingsError(f"run {summary.manifest.run_id} ended before its input kernel was measured")
+    if round is None:
+        return summary.best.candidate
+    stood = summary.baseline.candidate
+    for each in summary.attempts:
+        improved = each.outcome is Outcome.IMPROVED and each.last_check is None
+        if each.round <= round and improved and each.candidate is not None:
+            stood = each.candidate
+    return stood
+
+
+def print_round(console: Console, summary: RunSummary, number: int) -> None:
+    """What one round tried, each with its plan, what became of it, and its change. Raises SettingsError."""
+    tried = [each for each in summary.attempts if each.round == number]
+    if not tried:
+        done = max((each.round for each in summary.attempts), default=0)
+        raise SettingsError(f"round {number}: run {summary.manifest.run_id} has rounds 1 to {done}")
+    sources = {each.id: each.candidate.source for each in summary.attempts if each.candidate is not None}
+    if summary.baseline is not None:
+        sources[summary.baseline.candidate.id] = summary.baseline.candidate.source
+    for each in tried:
+        words = wording.outcome_words(each.outcome)
+        head = Text.assemble((each.id, "bold"), f" from {each.parent_id}: ", (words.label, words.style))
+        console.print(head.append(f"  {wording.latency(each.latency_us)}"), soft_wrap=True)
+        for line in filter(None, (each.title, each.plan.rationale if each.plan is not None else "", each.summary)):
+            console.print(Text(f"  {one_line(line)}"), soft_wrap=True)
+        before, after = sources.get(each.parent_id, "").splitlines(), sources.get(each.id, "").splitlines()
+        for line in difflib.unified_diff(before, after, each.parent_id, each.id, lineterm="") if after else ():
+            console.print(Text(wording.printable(line), style=_diff_style(line)), soft_wrap=True)
 
 
 # --- the difference -------------------------------------------------------------------------------
