@@ -7,16 +7,13 @@ from collections.abc import Callable
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue.explaining import LIMIT_S, explained
 from accelopt_core.evaluation import Measured
-from accelopt_core.explanation import Explanation, heading, reasons
+from accelopt_core.explanation import Explanation
 from accelopt_core.loop.events import Ending, Event, Notice
 from accelopt_core.loop.rounds import RunResult
 from accelopt_core.ports import TargetError, TaskFault
 from infra.prediction.predictor import Predictor
 from infra.runs.run_folder import RunFolder
 from nki_sim.timing import ties
-
-GAPS_TOLD = 3
-"""At the end of a run, in its log; its folder and its report have the others."""
 
 
 def explanation_of(
@@ -42,5 +39,3 @@ def explain_end(
         tell(Notice(f"what is left to gain cannot be priced: {error}", "warning"))
         return
     folder.explain(explanation)
-    for gap in explanation.gaps[:GAPS_TOLD]:
-        tell(Notice(f"left: {heading(gap)}: {reasons(gap)[0]}"))

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from accelopt_core.candidate import Plan
-from accelopt_core.evaluation import ROUND_STEPS, Evaluation, Measured, Step, explain, timed
+from accelopt_core.evaluation import Evaluation, Measured, Step, explain, timed
 from accelopt_core.loop.events import (
     BASELINE_ROUND,
     BaselineMeasured,
@@ -180,22 +180,33 @@ def _median(values: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
+QUIET_S = 20.0
+"""After so long without a line the step at hand is named: long work shows that it goes on."""
+
+
 class PlainProgress:
+    """A line for the input kernel, one for each round or lane of it, one for the last check; and what must be known."""
+
     def __init__(self, console: Console, *, quiet: bool = False, now: Callable[[], datetime] = datetime.now) -> None:
         self._console = console
         self._quiet = quiet
         self._now = now
         self._state = RunState()
+        self._last = now()
 
     def tell(self, event: Event) -> None:
         self._state.apply(event, 0.0)
         line = self._line(event)
+        if line is None and isinstance(event, (StepBegan, StepNote)):
+            is_due = (self._now() - self._last).total_seconds() >= QUIET_S
+            line = f"{self._where(event.round, event.lane)}: {self._under_way(event)}" if is_due else None
         if line is None or (self._quiet and not (isinstance(event, Notice) and event.level == "warning")):
             return
         # One event is one line of any length: a log that is wrapped at 80 columns cannot be searched.
         text = Text(f"{self._now():%H:%M:%S}  {wording.one_line(line)}")
         self._console.print(text, soft_wrap=True, highlight=False)
         self._console.file.flush()
+        self._last = self._now()
 
     def close(self) -> None:
         self._console.file.flush()
@@ -213,14 +224,6 @@ class PlainProgress:
                 rests_on = f"; {result.likely.sure}" if result.likely is not None else ""
                 caveat = f"; {result.caveat}" if result.caveat else ""
                 return f"input kernel: {explain(result)}{rests_on}{caveat}"
-            case RoundStarted(round=number, parent_id=parent, parent_us=us):
-                return f"{self._where(number)}: from {parent} at {self._label()}{wording.latency(us)}"
-            case StepBegan(round=number, step=step, lane=lane):
-                return f"{self._where(number, lane)} [{ROUND_STEPS.index(step) + 1}/{len(ROUND_STEPS)}] {step.value}"
-            case StepNote(round=number, step=step, detail=detail, lane=lane):
-                return f"{self._where(number, lane)} {step.value}: {detail}"
-            case PlanMade():
-                return None  # the plan step's own note says it
             case RoundEnded(attempt=attempt):
                 label = wording.outcome_words(attempt.outcome).label
                 best = self._state.best
@@ -228,19 +231,26 @@ class PlainProgress:
                 if best and self._state.baseline:
                     so_far += f" ({wording.speedup(self._state.baseline.latency_us, best.latency_us)})"
                 measured = f" at {self._label()}{timed(attempt.measured)}" if attempt.measured else ""
-                return f"{self._where(attempt.round, attempt.lane)}: {label}{measured}{so_far}"
+                change = f": {wording.one_line(attempt.title or attempt.summary, 120)}" if attempt.title or attempt.summary else ""
+                return f"{self._where(attempt.round, attempt.lane)}: {label}{measured}{so_far}{self._spent()}{change}"
             case LastCheck(candidate_id=winner, evaluation=evaluation, passed=True):
                 return f"{winner} passed its last check: {explain(evaluation)}"
             case LastCheck():
                 return None  # a warning says it
-            case BudgetUpdate(usage=usage) if usage.total_tokens or event.unpriced_calls:
-                return f"tokens {wording.tokens(usage)}; cost {wording.cost(event.cost_usd, event.unpriced_calls)}"
-            case BudgetUpdate():
-                return None
             case Notice(message=message, level=level):
                 return f"{'warning: ' if level == 'warning' else ''}{message}"
-            case RunEnded(ending=ending, reason=reason):
-                return ending.value if reason == ending.value else f"{ending.value}: {reason}"
+            case _:
+                return None  # steps are named when they take long; how it ended, the report says
+
+    def _spent(self) -> str:
+        spent = self._state.budget
+        if spent is None or not (spent.usage.total_tokens or spent.unpriced_calls):
+            return ""
+        return f"; tokens {wording.tokens(spent.usage)}; cost {wording.cost(spent.cost_usd, spent.unpriced_calls)}"
+
+    @staticmethod
+    def _under_way(event: StepBegan | StepNote) -> str:
+        return event.step.value if isinstance(event, StepBegan) else f"{event.step.value}: {event.detail}"
 
     def _where(self, number: int, lane: str = "") -> str:
         if number == BASELINE_ROUND:
