@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 import config
 from accelopt_core.language import Language
@@ -19,6 +20,7 @@ from accelopt_core.task import Surroundings
 from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgument, TensorArgument, ToolchainMissing
 from infra.assembly.language_parts import Outputs, Tracer
 from infra.assembly.languages import parts_of
+from infra.assembly.migrating import outdated
 from infra.assembly.targets import machine_of
 from infra.settings_reader import SettingsError
 from infra.tasks.kernel_file import kernel_text, surroundings_of
@@ -27,20 +29,24 @@ from infra.tasks.plain_reference import dtype_named
 from infra.tasks.reference_reader import DECLARATIONS, KNOWN_FUNCTIONS, TaskInvalid
 from infra.terminal.report import shown_path
 
-SIZES = (128, 256, 512, 1024, 2048)
-"""Tried for every size alike; then ..."""
-MIXED = (128, 512, 2048)
-"""... these in all ways, each size for itself."""
+SIZES = (128, 512, 256, 1024, 64, 2048)
+"""Tried for a size; the first of them for all, to begin with."""
+FEW = (2, 1, 4, 8)
+"""Tried first for what is called as batches, heads and groups are."""
+_IS_FEW = re.compile(r"(?:n_?)?(?:b|bs|bz|g|e|[qkv]?h|batch(?:es)?|groups?|experts?|\w*heads?)(?:_\w)?", re.IGNORECASE)
+DTYPES = ("float32", "bfloat16", "int32", "float8_e4m3", "int8", "uint8")
 RANKS = (2, 1, 3)
-"""Tried for arrays whose text does not tell; before these, where it may be none, a number."""
+"""Tried for arrays whose text does not tell; where it may be none, a number besides."""
 NUMBER = 1
 """What stands for a number that nobody knows, while shapes are tried."""
-MOST_TRIED = 40
+MOST_TRIED = 120
 LIMIT_S = 60.0
 _TRACE_S = 20.0
 EVERY_S = 10.0
 """Something is said at least so often, a trace apart."""
 
+_BEYOND = re.compile(r"index \d+:(\d+) of dimension (\d+) \(size \d+\) of (\w+)\[")
+"""A failed trace says how large an argument has to be: the size, its axis, the argument."""
 _SHAPE = re.compile(r"(\d+(?:x\d+)*)(?::(\w+))?")
 
 
@@ -61,6 +67,9 @@ class Arguments:
     dtypes: tuple[str, ...]
     outputs: tuple[str, ...] = ()
     """What a trace at these sizes returns, one line each; none where there was none."""
+
+    def __hash__(self) -> int:
+        return hash((self.names, self.dtypes, tuple(sorted(self.sizes.items()))))
 
     @property
     def specs(self) -> tuple[ArgumentSpec, ...]:
@@ -112,8 +121,13 @@ def write_reference(invocation: config.Invocation, told: Told = lambda line: Non
         raise there from None
     except OSError as error:
         raise SettingsError(f"init: {path}: {error.strerror}") from None
-    run = f"python3 orchestrator.py --kernel {shown_path(kernel)}"
+    run = f"python3 orchestrator.py {shown_path(kernel)}{' --migrate' if _is_beta_1(source, language) else ''}"
     return Written(path, (f"wrote {shown_path(path)}: {remark}", f"fill in each TODO, then: {run}"))
+
+
+def _is_beta_1(source: str, language: Language) -> bool:
+    old = outdated(source) if language is NKI else None
+    return old is not None and old.only_in_old_sdks
 
 
 def _entry_points(around: Surroundings, language: Language) -> tuple[str, ...]:
@@ -136,6 +150,11 @@ def _arguments(
     settings = invocation.settings
     machine = machine_of(replace(settings, run=replace(settings.run, language=language.key)))
     example = " ".join("x".join(["512"] * (len(each.sizes or ()) or 2)) for each in signature.arrays)
+    if _is_beta_1(source, language):
+        of = "the kernel is of NKI 0.1, which is rewritten once its shapes are known, and traced then"
+        if invocation.shapes:
+            return _as_given(signature, invocation.shapes), f"the shapes are yours: {of}"
+        return None, f"{of}: shapes are TODOs; or remove the file, and name them: --shape {example}"
     with closing(parts_of(language.key).tracer(machine)) as tracer:
         tracing = _Tracing(tracer, source, around, told)
         if invocation.shapes:
@@ -150,18 +169,12 @@ def _arguments(
             names = ", ".join(each.name for each in signature.unknown)
             return None, f"{names}: no default, so that no shape could be tried: shapes are TODOs"
         told(f"trying shapes until the kernel traces, at most {LIMIT_S:g} s; --shape {example} spares it")
-        for candidate in _candidates(signature.arrays):
-            outputs = tracing.outputs(candidate)
-            if outputs is not None:
-                return (
-                    tracing.described(candidate, outputs),
-                    "the shapes are the smallest that the kernel was found to trace at: put your own in",
-                )
-            if tracing.is_over:
-                break
+        found = tracing.search(_first(signature.arrays), signature.arrays)
+        if found is not None:
+            return found, "the smallest shapes that the kernel was found to trace at: put your own in"
     return None, (
         f"no shape was found at which the kernel traces ({tracing.complaint}): shapes are TODOs; or remove the file, "
-        f"and name them, one for each array: --shape {example}"
+        f"and name them: --shape {example}"
     )
 
 
@@ -173,7 +186,9 @@ class _Tracing:
         self._deadline = time.monotonic() + LIMIT_S
         self._said_at = time.monotonic()
         self._left = MOST_TRIED
+        self._came_to = self._furthest = (-1, 0)
         self.complaint = ""
+        """Of the attempt that came furthest."""
 
     @property
     def is_over(self) -> bool:
@@ -188,19 +203,59 @@ class _Tracing:
         try:
             return self._tracer.outputs(self._source, arguments.specs, _TRACE_S, self._around)
         except (CandidateFault, ToolchainMissing) as error:
-            self.complaint = self.complaint or str(error)
+            beyond = _BEYOND.search(str(error))
+            self._came_to = getattr(error, "line", None) or 0, int(beyond[1]) if beyond is not None else 0
+            if self._came_to > self._furthest:
+                self._furthest, self.complaint = self._came_to, str(error)
             return None
+
+    def search(self, begun: Arguments, arrays: Sequence[Parameter]) -> Arguments | None:
+        """One choice after the other is changed (a size, a rank, a type), those first that the complaint names; what
+        lets the kernel come further, by the line of its failure, is kept. None where nothing does."""
+        outputs = self.outputs(begun)
+        came_to, tried = self._came_to, {begun}
+        while outputs is None and not self.is_over:
+            for other in _changed(begun, arrays, self.complaint):
+                if other in tried or self.is_over:
+                    continue
+                tried.add(other)
+                outputs = self.outputs(other)
+                if outputs is not None or self._came_to > came_to:
+                    begun, came_to = other, self._came_to
+                    break
+            else:
+                return None
+        return None if outputs is None else self._of_shared_sizes(begun, arrays, outputs)
+
+    def _of_shared_sizes(self, found: Arguments, arrays: Sequence[Parameter], outputs: Outputs) -> Arguments:
+        """With another array's sizes for each whose own nobody names, where the kernel traces with them as well."""
+        for at, array in enumerate(arrays):
+            own = found.names[at]
+            if own is None or own != _made_up(array, len(own)):
+                continue
+            for names in dict.fromkeys(found.names):
+                if names is None or names == own or len(names) != len(own) or self.is_over:
+                    continue
+                shared = (*found.names[:at], names, *found.names[at + 1 :])
+                left = {
+                    name: size for name, size in found.sizes.items() if any(name in (each or ()) for each in shared)
+                }
+                fewer = replace(found, names=shared, sizes=left)
+                if (told := self.outputs(fewer)) is not None:
+                    found, outputs = fewer, told
+                    break
+        return self.described(found, outputs)
 
     def described(self, found: Arguments, outputs: Outputs) -> Arguments:
         """With the outputs' sizes by name: those of the argument that they grow with."""
         named: list[list[str]] = [[str(size) for size in shape] for _, shape in outputs]
         for name in found.sizes:
-            larger = Arguments(found.names, {**found.sizes, name: 2 * found.sizes[name]}, found.dtypes)
+            larger = _with_sizes(found, {name: 2 * found.sizes[name]})
             grown = None if self.is_over else self.outputs(larger)
             for number, (_, shape) in enumerate(grown or ()):
                 for axis, size in enumerate(shape):
                     before = outputs[number][1]
-                    if axis < len(before) and size == 2 * before[axis] == 2 * found.sizes[name]:
+                    if axis < len(before) and size == 2 * before[axis] == 2 * found.sizes.get(name, 0):
                         named[number][axis] = name
         lines = tuple(f"{dtype} [{', '.join(axes)}]" for (dtype, _), axes in zip(outputs, named))
         return Arguments(found.names, found.sizes, found.dtypes, lines)
@@ -248,25 +303,70 @@ def _sizes_and_dtype(text: str) -> tuple[tuple[int, ...], str]:
     return numbers, dtype_named(f"--shape {text}", read[2] or "float32").name
 
 
-def _candidates(arrays: tuple[Parameter, ...]) -> Iterator[Arguments]:
-    shapes = list(itertools.islice(itertools.product(*map(_ways, arrays)), 12))
-    dtypes = ("float32",) * len(arrays)
+def _first(arrays: Sequence[Parameter]) -> Arguments:
+    """Of float32 all, two dimensions where nobody says how many."""
+    names = tuple(_ways(each)[0] for each in arrays)
+    sizes = {name: SIZES[0] for each in names for name in each or ()}
+    few = {name for each in arrays for name in each.sizes or () if _IS_FEW.fullmatch(name)}
+    return Arguments(names, {**sizes, **dict.fromkeys(few, FEW[0])}, (DTYPES[0],) * len(arrays))
+
+
+def _changed(here: Arguments, arrays: Sequence[Parameter], complaint: str) -> Iterator[Arguments]:
+    """Every one that differs in one choice, or in the size or the type of all."""
+    beyond = _BEYOND.search(complaint)
+    if beyond is not None:
+        end, axis = int(beyond[1]), int(beyond[2])
+        own = next((names for each, names in zip(arrays, here.names) if each.name == beyond[3]), None)
+        if own is not None and axis < len(own):
+            yield _with_sizes(here, {own[axis]: end})
+    words = {*re.findall(r"\w+", complaint)}
+    of_types = beyond is None and any(word in complaint for word in ("dtype", "float", "int8", "int32", "bits"))
+    by_relevance = sorted(here.sizes, key=lambda name: name not in words)
+
+    def types() -> Iterator[Arguments]:
+        for dtype in DTYPES:
+            yield replace(here, dtypes=(dtype,) * len(arrays))
+        for at in range(len(arrays)):
+            for dtype in DTYPES:
+                yield replace(here, dtypes=(*here.dtypes[:at], dtype, *here.dtypes[at + 1 :]))
+
+    if of_types:
+        yield from types()
+    for name in [each for each in by_relevance if each in words]:
+        for size in (*SIZES, *FEW):
+            yield _with_sizes(here, {name: size})
+    for at, array in enumerate(arrays):
+        for way in _ways(array):
+            if way != here.names[at]:
+                names: tuple[tuple[str, ...] | None, ...] = (*here.names[:at], way, *here.names[at + 1 :])
+                first = _first(arrays).sizes
+                sizes = {name: here.sizes.get(name, first.get(name, SIZES[0])) for each in names for name in each or ()}
+                yield replace(here, names=names, sizes=sizes)
     for size in SIZES:
-        for names in shapes:
-            yield Arguments(names, {name: size for each in names for name in each or ()}, dtypes)
-    for names in shapes:
-        sizes = list(dict.fromkeys(name for each in names for name in each or ()))
-        mixed = sorted(itertools.product(MIXED, repeat=len(sizes)), key=math.prod) if len(sizes) < 5 else []
-        for chosen in mixed:
-            if len(set(chosen)) > 1:
-                yield Arguments(names, dict(zip(sizes, chosen)), dtypes)
+        yield _with_sizes(here, {name: size for name, now in here.sizes.items() if now not in FEW})
+    for name in by_relevance:
+        for size in (*SIZES, *FEW):
+            yield _with_sizes(here, {name: size})
+    for one, other in itertools.permutations(here.sizes, 2):
+        yield _with_sizes(here, {one: SIZES[1], other: SIZES[1]})
+    if not of_types:
+        yield from types()
+
+
+def _with_sizes(here: Arguments, sizes: Mapping[str, int]) -> Arguments:
+    return replace(here, sizes={**here.sizes, **sizes})
+
+
+def _made_up(array: Parameter, rank: int) -> tuple[str, ...]:
+    """Names of sizes that nobody names."""
+    return tuple(f"{array.name}_{axis}".upper() for axis in range(rank))
 
 
 def _ways(array: Parameter) -> list[tuple[str, ...] | None]:
     """What an argument may be: of which sizes, or None for a number."""
     if array.sizes is not None:
         return [array.sizes]
-    ranked = [tuple(f"{array.name}_{axis}".upper() for axis in range(rank)) for rank in RANKS]
+    ranked = [_made_up(array, rank) for rank in RANKS]
     return [None, *ranked] if array.may_be_number else [*ranked]
 
 
@@ -345,8 +445,11 @@ def _inputs(signature: Signature, arguments: Arguments | None) -> list[str]:
 
 
 def _drawn(shape: str, dtype: str, kind: str) -> str:
+    if "int" in dtype and dtype.endswith(("8", "16")):
+        limits = np.iinfo(dtype)
+        return f"np.random.randint({limits.min}, {limits.max + 1}, size={shape}).astype({kind})"
     if "int" in dtype:
-        return f"np.random.randint(0, 100, size={shape}).astype({kind})"
+        return f"np.random.randint(0, 100, size={shape}).astype({kind})  # if they are indices: of what"
     return f"np.random.normal(size={shape}).astype({kind})"
 
 

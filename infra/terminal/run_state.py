@@ -231,7 +231,11 @@ class PlainProgress:
                 if best and self._state.baseline:
                     so_far += f" ({wording.speedup(self._state.baseline.latency_us, best.latency_us)})"
                 measured = f" at {self._label()}{timed(attempt.measured)}" if attempt.measured else ""
-                change = f": {wording.one_line(attempt.title or attempt.summary, 120)}" if attempt.title or attempt.summary else ""
+                change = (
+                    f": {wording.one_line(attempt.title or attempt.summary, 120)}"
+                    if attempt.title or attempt.summary
+                    else ""
+                )
                 return f"{self._where(attempt.round, attempt.lane)}: {label}{measured}{so_far}{self._spent()}{change}"
             case LastCheck(candidate_id=winner, evaluation=evaluation, passed=True):
                 return f"{winner} passed its last check: {explain(evaluation)}"
