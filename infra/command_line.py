@@ -25,7 +25,7 @@ from infra.settings_reader import (
     read_flags,
     unknown_flag,
 )
-from infra.terminal.command_help import BEGIN, COMMAND_HELP, DEMO
+from infra.terminal.command_help import BEGIN, COMMAND_HELP, DEMO, DEMO_PRESET, DEMO_TASK
 from infra.terminal.started_as import program, started_as
 from infra.toml_files import BadToml, read_toml
 
@@ -157,7 +157,7 @@ def read(
     for word in rest:
         if word.startswith("-"):
             raise unknown_flag(word, GROUPS, _BESIDE_SETTINGS)
-    command, words = _command(rest)
+    is_demo, (command, words) = rest[:1] == [DEMO], _command(rest)
     given: dict[tuple[str, str], Given] = {}
     # A file in the folder that an agent works in is the agent's word as well, and this one is for the server's user.
     file = _settings_file(parsed.config, environment, folder, usual=command != "mcp")
@@ -183,6 +183,9 @@ def read(
     if parsed.round is not None and command != "show" and not parsed.from_run:
         raise SettingsError("--round: of a run: `show RUN-ID --round N`, or `apply --from RUN-ID --round N`")
     html = _page(parsed.html, words, folder) if parsed.html else None
+    for name, value in (("task", DEMO_TASK), ("preset", DEMO_PRESET)) if is_demo else ():
+        if flags.setdefault(("run", name), Given(value, DEMO)).value != value:
+            raise SettingsError(f"{DEMO}: it has its own {name}: leave `{DEMO}` or --{name} away")
     run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
     for kernel in [word for word in words if _is_a_kernel(word)] if command in OF_A_KERNEL else []:
         if ("run", "kernel") in flags:
