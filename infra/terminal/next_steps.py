@@ -50,7 +50,8 @@ def next_steps(run: Ended) -> tuple[NextStep, ...]:
         return (NextStep("once that is mended", resume),) if manifest.status in ("failed", "interrupted") else ()
     is_shipped = manifest.status == "finished" and not run.config.get("run", {}).get("kernel")
     own = NextStep("a kernel of your own", f"{PROGRAM} init mine.py, fill in mine_reference.py, then {PROGRAM} mine.py")
-    return own if is_shipped else _going_on(run, resume), NextStep("what it lost and why", f"{PROGRAM} explain {manifest.run_id}{where}")
+    first = own if is_shipped else _going_on(run, resume)
+    return first, NextStep("what it lost and why", f"{PROGRAM} explain {manifest.run_id}{where}")
 
 
 def after_suite(suite: str, suite_id: str, runs: Sequence[str], is_complete: bool, checkpoints: Path) -> list[NextStep]:
