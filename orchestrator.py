@@ -16,6 +16,8 @@ from infra.command_line import JSON_FLAG, read
 from infra.commands.answer import FINISHED, STOPPED, USAGE, Answer, end
 from infra.llm.provider import UnknownProvider
 from infra.settings_reader import SettingsError
+from infra.terminal.command_help import BEGIN
+from infra.terminal.started_as import started_as
 
 
 def main(arguments: list[str]) -> int:
@@ -30,6 +32,9 @@ def _carried_out(arguments: list[str], answer: Answer) -> int:
     """What a command needs is loaded once there is one: `--help` and a wrong flag are answered without."""
     try:
         invocation = read(arguments)
+        if not arguments and not {"run.kernel", "run.suite", "run.resume"} & invocation.origins.keys():
+            print(started_as(BEGIN), end="")
+            return FINISHED
         from infra.commands import by_name
 
         command = _serve_an_agent if invocation.command == "mcp" else by_name.COMMANDS[invocation.command]

@@ -25,7 +25,7 @@ from infra.settings_reader import (
     read_flags,
     unknown_flag,
 )
-from infra.terminal.command_help import BEGIN, COMMAND_HELP, DEMO, DEMO_PRESET, DEMO_TASK
+from infra.terminal.command_help import COMMAND_HELP, DEMO, DEMO_PRESET, DEMO_TASK
 from infra.terminal.started_as import program, started_as
 from infra.toml_files import BadToml, read_toml
 
@@ -146,13 +146,12 @@ def read(
 ) -> Invocation:
     """Understands a command line given in `folder` (the current one). Raises SettingsError, one line.
 
-    Leaves by SystemExit(0) after printing, for --help and --version, and where nothing was said at all.
+    Leaves by SystemExit(0) after printing, for --help and --version.
     """
     folder = folder or Path.cwd()
     if {"-h", "--help"} & set(arguments):
         print(command_help(next((word for word in arguments if word in COMMAND_HELP), "run")).rstrip())
         raise SystemExit(0)
-    is_bare = not arguments
     parsed, rest = parser().parse_known_args(list(arguments))
     for word in rest:
         if word.startswith("-"):
@@ -200,9 +199,6 @@ def read(
     elif words:
         raise SettingsError(f"{words[0]!r} is one word too many for `{command}`: see `{command} --help`")
     given |= flags
-    if is_bare and not {("run", "kernel"), ("run", "suite"), ("run", "resume")} & given.keys():
-        print(started_as(BEGIN), end="")
-        raise SystemExit(0)
     if (host := given.get(("target", "host"))) is not None:
         given["target", "host"] = replace(host, value=tuple(map(_without_scheme, host.value)))
     origins = {f"{g}.{n}": v.origin for (g, n), v in given.items()}
