@@ -155,9 +155,6 @@ def test_a_file_that_is_too_large_and_a_neighbour_that_lies_elsewhere_are_refuse
     assert listing(work.parent) == before
 
 
-# --- without the client's good manners ------------------------------------------------------------------
-
-
 GARBAGE = [
     b"not json",
     b"\xff\xfe\x00\x80",
@@ -246,7 +243,6 @@ def in_the_middle_of_an_evaluation(wire: Wire, work: Path) -> set[int]:
 
 
 def _closes_its_end(wire: Wire) -> None:
-    assert wire.process.stdin is not None
     wire.process.stdin.close()
 
 

@@ -72,9 +72,6 @@ def test_every_field_and_verdict_that_the_skill_names_is_there() -> None:
     assert verdicts == {"measured", "compile_failed", "incorrect", "implausible", "timed_out", "crashed"}
 
 
-# --- the tools ------------------------------------------------------------------------------------------
-
-
 def test_every_tool_is_carried_out_has_a_schema_and_says_what_to_call_next() -> None:
     schemas = {schema_file(kind) for kind in KINDS}
     for tool in TOOLS.values():

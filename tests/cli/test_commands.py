@@ -82,9 +82,6 @@ def test_the_simulator_enters_the_environment_when_its_python_has_nothing(tmp_pa
     assert done.stdout.splitlines() == ["set up", "entered with -m nki_sim check a kernel.py"], done.stderr
 
 
-# --- the library ------------------------------------------------------------------------------------
-
-
 def test_the_package_offers_the_kernel_class() -> None:
     assert nki_optimizer.NKIKernel is nki_kernel.NKIKernel and nki_optimizer.TREE == ROOT
     with pytest.raises(AttributeError, match="has no attribute 'Kernel'"):
@@ -109,9 +106,6 @@ def test_a_package_of_the_callers_under_one_of_our_names_is_named(tmp_path: Path
     assert done.returncode == 1 and f"{tmp_path}/infra/__init__.py has that name" in done.stderr
 
 
-# --- what a wheel has -------------------------------------------------------------------------------
-
-
 def test_a_wheel_has_every_part_of_the_program() -> None:
     wheel = read_toml(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
     placed = wheel["hooks"]["custom"]["files"]
@@ -133,9 +127,6 @@ def test_an_extra_that_is_a_plugin_is_installed_from_where_it_stands(tmp_path: P
     (tmp_path / "plugins/test").mkdir()
     beside = f"nki-optimizer-abacus @ {(tmp_path / 'plugins/abacus').as_uri()}"
     assert extras() == {"abacus": [beside], "test": ["pytest"]}
-
-
-# --- where things are kept --------------------------------------------------------------------------
 
 
 def test_a_clone_keeps_everything_beside_the_program(tmp_path: Path) -> None:
@@ -219,8 +210,6 @@ def test_what_the_library_raises_names_commands_and_pages_as_they_are_here(
         nki_optimizer.NKIKernel(str(mine), str(ref)).profile()
     assert f"({ROOT}/docs/tasks.md)" in str(profiled.value)
 
-
-# --- completion -------------------------------------------------------------------------------------
 
 PRESS_TAB = """
 source "$1"; shift

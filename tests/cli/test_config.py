@@ -32,9 +32,6 @@ def mistake(folder: Path, flags: str = "", toml: str | None = None, **environmen
     return str(failure.value)
 
 
-# --- precedence -----------------------------------------------------------------------------------
-
-
 def test_nothing_given_is_the_defaults_and_the_command_run(tmp_path: Path) -> None:
     invocation = given(tmp_path)
     assert invocation.settings == Settings() and invocation.command == "run" and not invocation.origins
@@ -161,8 +158,6 @@ def test_a_run_of_an_earlier_release_with_one_host_or_none_can_be_resumed(
     assert config.from_document({"target": {"host": stored}}, "run x").target.host == expected
 
 
-# --- mistakes -------------------------------------------------------------------------------------
-
 MISTAKES = [
     # flags
     ("--roundz 5", None, {}, "unknown flag --roundz: did you mean --rounds?"),
@@ -257,9 +252,6 @@ def test_a_key_in_the_wrong_place_is_refused_and_never_repeated(
 def test_keys_in_the_environment_reach_no_setting(tmp_path: Path) -> None:
     invocation = given(tmp_path, "", None, ANTHROPIC_API_KEY=SECRET, OPENAI_API_KEY=SECRET)
     assert invocation.settings == Settings() and SECRET not in config.to_toml(invocation)
-
-
-# --- help, and writing back -----------------------------------------------------------------------
 
 
 def help_text() -> str:

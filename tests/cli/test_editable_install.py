@@ -94,12 +94,10 @@ def test_a_change_and_a_pull_are_what_runs_in_any_folder(
         folder = tmp_path
     *files, mark = used(site, folder)
     assert all(Path(file).is_relative_to(clone) for file in files) and mark == "None"
-
     text = (clone / "nki_sim" / "__init__.py").read_text()
     (clone / "nki_sim" / "__init__.py").write_text(text + 'MARK = "changed"\n')
     assert used(site, folder)[-1] == "changed"
     git(clone, "checkout", "-q", "nki_sim/__init__.py")
-
     (origin / "nki_sim" / "__init__.py").write_text(text + f'MARK = "newer, {folder.name}"\n')
     git(origin, "commit", "-q", "-a", "-m", "newer")
     git(clone, "pull", "-q")

@@ -157,9 +157,6 @@ def test_what_cannot_be_meant_is_refused(
     assert status == 2 and said in errors
 
 
-# --- what the text tells ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("body", "sizes"),
     [
@@ -171,7 +168,6 @@ def test_what_cannot_be_meant_is_refused(
 )
 def test_sizes_are_called_what_the_kernel_calls_them(body: str, sizes: tuple[object, ...]) -> None:
     found = signature_of(f"def kernel(x, w, eps: float, axis=1, *, kind='a'):\n    {body}\n", ("kernel",))
-    assert found is not None
     assert tuple(each.sizes for each in found.arrays) == sizes
     assert [each.name for each in found.unknown] == ["eps"]
     assert [each.default for each in found.parameters] == [None, None, None, "1", "'a'"]
@@ -206,7 +202,6 @@ def test_while_shapes_are_tried_it_says_so_and_what_spares_it(
     first, second, *_ = errors.splitlines()
     assert first == "init: trying shapes until the kernel traces, at most 60 s; --shape 512x512 spares it"
     assert second.startswith("init: 0 tried") and "init: 2 tried: " in errors and "n is 77" in errors
-
     status, _, errors = init(capsys, tmp_path / "odd.py", "--shape", "64x77")
     assert status == 2 and "is left as it is: to begin anew, remove it first" in errors
     (tmp_path / "odd_reference.py").unlink()

@@ -32,9 +32,6 @@ def facts(measured: Measurement) -> Facts:
     )
 
 
-# --- the bound ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("work", "precision", "peak_us", "limiter"),
     [
@@ -71,9 +68,6 @@ def test_where_only_bytes_are_counted_they_are_the_bound() -> None:
 def test_without_any_work_the_task_is_named() -> None:
     with pytest.raises(ValueError, match="example declares no work.*matmul_flops"):
         bounds_for(task(None), Facts(fields={}), CORE)
-
-
-# --- gaps -----------------------------------------------------------------------------------------
 
 
 def gaps(measured: Measurement, work: Work) -> dict[str, Gap]:

@@ -113,7 +113,6 @@ class Stage:
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         found = re.match(r"kernel = ([\d.e+-]+)", request.candidate.source)
-        assert found is not None
         return measured(float(found[1]))
 
     def close(self) -> None: ...
@@ -264,9 +263,6 @@ def test_calls_of_a_round_that_was_cut_are_on_the_next_one_s_account() -> None:
     assert [each.spent.usd for each in stage.filed if each.spent is not None] == [2.5, 1.5]
 
 
-# --- who cannot answer ----------------------------------------------------------------------------------
-
-
 REFUSED = ModelRejectedCredentials("m: the key is wrong")
 FULL = BudgetExhausted("m: $5.00 spent: raise the cost budget to go on")
 
@@ -332,9 +328,6 @@ def test_one_that_cannot_write_its_plan_is_out_and_the_run_goes_on(error: ModelE
     result = stage.run(rounds=3)
     assert stage.turns == ["refused", "other", "other"] and len(stage.said) == 1
     assert result.ending is Ending.FINISHED and result.attempts[0].measured is None
-
-
-# --- patience -------------------------------------------------------------------------------------------
 
 
 def test_no_run_gives_up_before_the_dear_one_was_asked() -> None:

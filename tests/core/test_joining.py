@@ -220,7 +220,6 @@ GIVENS = {
 def test_the_input_kernels_file_stays_as_it_is(what: str) -> None:
     given = GIVENS[what]
     made = check_joined(given, changed(("STEP = 64", "STEP = 128"), source=given))
-
     module, before = names_of(made), names_of(given)
     assert before.keys() <= module.keys()
     assert module["STEP"] == 64 and module["STEP_v1" if "STEP_v1" not in before else "STEP_v1_2"] == 128
@@ -256,8 +255,6 @@ def test_it_is_valid_wherever_its_parts_are(version: str) -> None:
     )
     assert errors(options) == errors(OPTIONS)
 
-
-# --- guards -----------------------------------------------------------------------------------------
 
 OPTIONS = changed(
     (
@@ -358,8 +355,6 @@ def test_an_element_type_as_an_argument_is_told_by_its_name() -> None:
     arguments = (*branch(*HERE).arguments, DtypeArgument("bfloat16"))
     assert " and kind == nl.bfloat16" in joined(given, [Variant(wide, (Branch("here", arguments),))], ENTRY_POINTS)
 
-
-# --- what cannot be joined --------------------------------------------------------------------------
 
 REFUSED = {
     "a star": (("import nki.isa as nisa", "import nki.isa as nisa\nfrom nki.isa import *"), "import *"),

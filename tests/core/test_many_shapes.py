@@ -63,7 +63,6 @@ def test_none_of_fewer_variants_serves_every_shape(seed: int) -> None:
         for shape in shapes
     }
     calls = {shape: drawn.choice([0.1, 1.0, 10.0]) for shape in shapes}
-
     choice = chosen(prices, calls, "input", TIE)
 
     def serves(shape: str, variant: str) -> bool:
@@ -106,9 +105,6 @@ def test_many_variants_are_chosen_from_in_time() -> None:
     assert sum(5.5 - prices[shape][variant] for shape, variant in choice.items()) >= LEAST_SAVED * 32 * 0.59
 
 
-# --- weights ----------------------------------------------------------------------------------------
-
-
 def shape(weight: float = 1.0, **values: int) -> WeightedShape:
     name = "-".join(f"{key}{value}" for key, value in values.items())
     return WeightedShape(ShapePreset(name, tuple(values.items())), weight)
@@ -139,13 +135,9 @@ def test_what_is_no_set_of_shapes_cannot_be_made(make) -> None:  # type: ignore[
         make()
 
 
-# --- beside a set -----------------------------------------------------------------------------------
-
-
 def test_the_nearest_to_each_shape_come_first_and_none_is_of_the_set() -> None:
     shapes = [shape(M=128, N=1024), shape(M=200, N=768), shape(M=64, N=100)]
     found = [dict(each.values) for each in shapes_between(shapes)]
-
     assert not [each for each in found if each in [dict(s.preset.values) for s in shapes]]
     for own in shapes:  # each has a neighbour that differs from it in one constant alone
         values = dict(own.preset.values)

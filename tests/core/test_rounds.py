@@ -537,9 +537,6 @@ def test_an_idea_that_failed_three_times_is_banned_in_the_next_round_and_an_erro
     assert [[error.times for error in context.recurring] for context in script.contexts] == [[], [], [], [3]]
 
 
-# --- the guards, with numbers, through the loop -----------
-
-
 def outcomes(script: Script) -> list[tuple[str | None, str]]:
     """(the kernel a round started from, what came of it)"""
     return [(t.parent_id, t.outcome) for t in script.filed]
@@ -608,9 +605,6 @@ def test_when_an_idea_is_banned_and_an_error_told_are_settings() -> None:
     assert [[error.times for error in context.recurring] for context in script.contexts] == [[], [], [2], [3]]
 
 
-# --- an incumbent, timed beside the candidate ----------------
-
-
 def beside(latency_us: float, incumbent_us: float, noise: float = 0.0, source: str = "kernel = 0") -> Measured:
     return replace(measured(latency_us), incumbent=IncumbentTiming(source_hash(source), incumbent_us, noise))
 
@@ -645,9 +639,6 @@ def test_a_gain_is_a_gain_over_the_parent_as_it_was_timed_beside_the_candidate()
     script.run()
     (experience,) = script.memory.experiences
     assert experience.speedup == pytest.approx(2.0)
-
-
-# --- the winner's last check ------------------------------
 
 
 def test_a_winner_that_is_no_faster_beside_the_input_is_dropped() -> None:
@@ -848,9 +839,6 @@ def test_what_the_input_kernel_fails_too_drops_no_winner_and_is_said() -> None:
         f"left out, since the input kernel fails it too: {said}"
     ]
     assert not any(experience.rejected for experience in script.memory.experiences)
-
-
-# --- several candidates side by side ----------------------
 
 
 def test_a_wide_round_plans_in_turn_evaluates_at_once_and_decides_in_order() -> None:

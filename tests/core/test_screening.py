@@ -254,9 +254,6 @@ def test_where_the_target_is_the_simulated_machine_nothing_is_priced() -> None:
     assert all(attempt.predicted is None for attempt in result.attempts)
 
 
-# --- one program, several lanes ---------------------------
-
-
 @pytest.mark.parametrize("prices", [True, False], ids=["device", "simulated"])
 @pytest.mark.parametrize("slow", [{"a"}, {"c"}, set()], ids=["the first is slow", "another is slow", "any order"])
 def test_of_lanes_with_one_program_the_first_is_judged_and_the_others_are_told(prices: bool, slow: set[str]) -> None:

@@ -107,7 +107,6 @@ def test_a_failure_names_seed_index_and_both_values() -> None:
     got = expected.copy()
     got[2, 3] = 9.0
     _, failure = check(got, expected)
-    assert failure is not None
     assert (failure.seed, failure.worst_index, failure.expected, failure.got) == (7, (2, 3), 1.0, 9.0)
     assert "[2, 3]" in failure.describe() and "seed 7" in failure.describe()
 

@@ -92,7 +92,6 @@ def test_the_best_by_simulation_go_to_the_device_and_it_decides(
     times = {lane: attempt.latency_us for lane, attempt in tried.items() if attempt.latency_us is not None}
     assert sorted(times) == sent and first == max(times, key=times.__getitem__)
     assert done.result.best.id == f"r001{min(times, key=times.__getitem__)}t1"
-
     told = io.StringIO()
     report.print_report(Console(file=told, width=160), report.summary_of(done.folder))
     assert f"over {len(sent)} kernels, its first choice is" in told.getvalue()

@@ -184,13 +184,11 @@ def test_a_set_is_optimized_shown_and_gone_on_with(
     monkeypatch.setattr(joined_kernel, "MOST_BETWEEN", 1)  # each takes seconds, and the tests below have more
     tmp_path, model = folder, world(folder, FEW_SHAPES)
     status, output, errors = here(*FLAGS, *model, "--json", capsys=capsys)
-
     assert status == 0, errors
     told = check_complete(tmp_path)
     assert checked(output) == told
     assert "one kernel" in errors and "weighted" in errors
     asked = (tmp_path / "asked").read_text()
-
     status, shown, _ = here("show", "set", capsys=capsys)
     assert status == 0 and re.search(r"tails +2 .* variant 1\b", shown), shown
     assert re.search(r"small-one .* 1\.00x +the input kernel", shown)
@@ -198,7 +196,6 @@ def test_a_set_is_optimized_shown_and_gone_on_with(
     assert status == 0 and checked(again) == told
     assert (tmp_path / "asked").read_text() == asked, "nothing was done anew"
     assert [path.name for path in sorted((tmp_path / "checkpoints").glob("set.*"))] == ["set.small-one", "set.tails"]
-
     (tmp_path / "other.toml").write_text(SHAPES, encoding="utf-8")
     status, _, errors = here("--resume", "set", "--shapes", "other.toml", *model, capsys=capsys)
     assert status == 2 and "not what they were when set set began" in errors
@@ -251,9 +248,7 @@ def test_a_set_that_was_killed_goes_on_where_it_was(tmp_path: Path, when: str, b
     asked = (tmp_path / "asked").read_text()
     partly = document(tmp_path)
     assert not partly["complete"] and partly["best_kernel"] is None and partly["rows"]
-
     ran = orchestrate("--resume", "set", "--view", "quiet", *model, folder=tmp_path)
-
     assert ran.status == 0, ran.errors
     check_complete(tmp_path)
     assert {path: path.stat().st_mtime_ns for path in done} == done, "no evaluation was made anew"
@@ -340,14 +335,12 @@ def test_the_joined_kernel_may_take_the_place_of_the_users_file(tmp_path: Path) 
     result = tmp_path / "checkpoints/set/result.json"
     told = json.loads(result.read_text())
     assert told["rows"][0]["variant"] == 1
-
     again = orchestrate("--resume", "set", *model, folder=tmp_path)
     assert again.status == 0 and "now holds" not in again.output, again.errors
     (tmp_path / "k.py").write_text(KERNEL, encoding="utf-8")
     killed_before_that = orchestrate("--resume", "set", *model, folder=tmp_path)
     assert killed_before_that.status == 0 and "k.py now holds the joined kernel" in killed_before_that.output
     assert "def kernel_v1" in (tmp_path / "k.py").read_text(encoding="utf-8")
-
     told["rows"][0]["alone_us"] *= 2  # as if its run had found a faster one since
     result.write_text(json.dumps(told), encoding="utf-8")
     over = orchestrate("--resume", "set", *model, folder=tmp_path)

@@ -23,12 +23,10 @@ def test_a_suite_goes_on_with_the_task_it_was_at(tmp_path: Path) -> None:
     for task in TASKS:
         if task != "silu":
             a_run(checkpoints, task, 40.0, 20.0)
-
     ran = orchestrate(
         "--suite", "nkibench", "--resume", "s1", "--preset", "small", "--rounds", "1", "--provider", "catalogue",
         folder=tmp_path,
     )  # fmt: skip
-
     assert ran.status == 0, ran.errors
     assert [path.parent.name for path in checkpoints.glob("*/run.log")] == ["s1.silu"], "only what was missing is run"
     assert RunFolder(checkpoints / "s1.silu").manifest().status == "finished"
@@ -91,6 +89,5 @@ def test_a_task_that_begins_when_another_has_ended_plans_with_what_that_one_plan
 )
 def test_a_suite_that_cannot_be_run_is_refused_in_one_line(tmp_path: Path, flags: list[str], said: str) -> None:
     ran = orchestrate(*flags, folder=tmp_path)
-
     assert ran.status == 2
     assert said in ran.errors and ran.errors.count("\n") == 1, ran.errors

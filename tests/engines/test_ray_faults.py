@@ -89,9 +89,6 @@ class Background:
         return done
 
 
-# --- a worker -----------------------------------------------------------------------------------------------
-
-
 def test_a_worker_that_is_killed_under_an_evaluation_costs_nothing_but_time(cluster: Cluster) -> None:
     killed: list[int] = []
     used: list[float] = []
@@ -185,9 +182,6 @@ def _children(parent: int, words: str) -> list[int]:
             ):
                 found.append(int(path.parent.name))
     return found
-
-
-# --- a node, the head, the store ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -287,9 +281,6 @@ def test_an_object_store_that_is_full_is_waited_for(mortal: Cluster) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(fills.pid, signal.SIGKILL)
         fills.wait()
-
-
-# --- devices --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

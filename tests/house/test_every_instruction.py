@@ -70,9 +70,6 @@ COUNTS_NONE = {
 """Opcodes of Vector, Scalar and GpSimd that are no arithmetic: all others are in `cost.OPERATIONS`."""
 
 
-# --- it is there --------------------------------------------------------------------------------------
-
-
 def unlisted() -> set[str]:
     """Functions of `nki_sim.isa` that issue an instruction and that `nki.isa` does not expose."""
     found = set()
@@ -109,9 +106,6 @@ def texts_of_tests() -> str:
 def test_tests_of_the_simulator_name_it(name: str) -> None:
     named = re.search(rf'nisa\.{name}\(|"{name}"', texts_of_tests())
     assert bool(named) != (name in UNNAMED), f"no test in tests/nki_sim calls {name}"
-
-
-# --- it computes --------------------------------------------------------------------------------------
 
 
 def check_it_computes(name: str) -> None:
@@ -155,9 +149,6 @@ def test_its_check_refuses_a_template_that_is_not_its_own(name: str) -> None:
                 OPCODES[template.opcode].check(replace(template, operands=operands))
 
 
-# --- it costs -----------------------------------------------------------------------------------------
-
-
 def check_it_costs(name: str, machine: str) -> None:
     core, call = MACHINES[machine], traced(name, machine)
     for template in call.own:
@@ -184,9 +175,6 @@ def test_it_counts_as_arithmetic_or_is_said_not_to() -> None:
     assert not uncounted(), "add them to OPERATIONS of nki_sim/timing/cost.py, or to COUNTS_NONE here"
     assert not COUNTS_NONE & set(OPERATIONS)
     assert set(OPERATIONS) | COUNTS_NONE <= set(OPCODES) | set(functions())
-
-
-# --- what models read of it, and how it is written ------------------------------------------------------
 
 
 @cache
@@ -233,8 +221,6 @@ def check_its_text_is_the_same_program(name: str) -> None:
 def test_its_text_is_the_same_program(name: str) -> None:
     check_its_text_is_the_same_program(name)
 
-
-# --- each of these can fail -----------------------------------------------------------------------------
 
 Change = Callable[[pytest.MonkeyPatch], object]
 

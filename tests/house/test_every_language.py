@@ -124,9 +124,6 @@ def test_what_only_nki_has_is_as_it_was() -> None:
     assert task.language == "nki" and replace(task, language="other").content_hash != task.content_hash
 
 
-# --- added halfway ----------------------------------------------------------------------------------
-
-
 class New(type(NKI)):  # type: ignore[misc]  # a class of a value: whatever NKI is, but for what is named
     pass
 

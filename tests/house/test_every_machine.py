@@ -55,9 +55,6 @@ def no_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-# --- its entry ----------------------------------------------------------------------------------------
-
-
 def check_its_numbers(core: Machine) -> None:
     for field in fields(core):
         if field.name not in NO_NUMBERS:
@@ -124,9 +121,6 @@ def test_each_is_found_by_its_own_name() -> None:
     assert [core.name for core in MACHINES.values()] == list(MACHINES)
 
 
-# --- what takes it from there -------------------------------------------------------------------------
-
-
 @EVERY
 def test_the_command_line_offers_it(core: Machine, tmp_path: Path) -> None:
     assert command_line.read(["--machine", core.name], {}, tmp_path).settings.target.machine == core.name
@@ -170,9 +164,6 @@ def check_an_instance_of_it_is_recognised(core: Machine, folder: Path) -> None:
 @EVERY
 def test_an_instance_of_it_is_recognised(core: Machine, tmp_path: Path) -> None:
     check_an_instance_of_it_is_recognised(core, tmp_path)
-
-
-# --- a kernel on it -----------------------------------------------------------------------------------
 
 
 def check_a_kernel_knows_where_it_runs(core: Machine) -> None:
@@ -229,9 +220,6 @@ def test_its_peaks_can_be_computed_under_every_precision(core: Machine) -> None:
     work = Work(matmul_flops=10**12, vector_ops=10**6, hbm_bytes=10**6)
     narrower = [NeuronCores(core).bounds(work, policy).peak_us for policy in PrecisionPolicy]
     assert narrower == sorted(narrower, reverse=True) and narrower[-1] > 0
-
-
-# --- each of these can fail -----------------------------------------------------------------------------
 
 
 def halfway(**changes: object) -> Machine:

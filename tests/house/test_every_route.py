@@ -34,9 +34,6 @@ PACKAGES = {"neuronxcc": "neuronx-cc"}
 """Of a top-level module, where the package is not called as the module is."""
 
 
-# --- in the candidate's process -------------------------------------------------------------------------
-
-
 def check_the_worker(routes: Routes, functions: Mapping[str, Callable[..., Any]]) -> None:
     assert {route.name for route in routes} == set(functions)
     for route in routes:
@@ -75,9 +72,6 @@ def test_each_says_what_it_is() -> None:
     check_the_descriptions(ROUTES)
 
 
-# --- its era --------------------------------------------------------------------------------------------
-
-
 def serves(route: Route, release: Release) -> bool:
     if route.nki_from is None:
         return False
@@ -101,11 +95,7 @@ def test_every_version_of_nki_has_a_route_and_an_sdk() -> None:
 
 def test_the_setup_script_knows_the_same_sdks() -> None:
     found = re.search(r"^releases = (\{.*\})$", (ROOT / "setup_trn2.sh").read_text(encoding="utf-8"), re.M)
-    assert found is not None
     assert ast.literal_eval(found.group(1)) == {f"{a}.{b}": sdk for (a, b), sdk in SDK_OF_NKI.items()}
-
-
-# --- its tests ------------------------------------------------------------------------------------------
 
 
 def check_fixtures(routes: Routes, eras: Mapping[str, tuple[dict[str, str], str]]) -> None:
@@ -156,8 +146,6 @@ def check_the_docs(routes: Routes) -> None:
 def test_the_docs_name_each() -> None:
     check_the_docs(ROUTES)
 
-
-# --- each of these can fail -----------------------------------------------------------------------------
 
 NEW = Route("ahead-of-time", "nki.compile", ("nki.compile",), KNOWN[-1])
 WITH_NEW = (*ROUTES, NEW)

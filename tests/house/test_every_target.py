@@ -82,9 +82,6 @@ class Scripted:
         self.fault = TargetUnreachable("the run has ended")
 
 
-# --- the table ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Kind:
     make: Callable[[Path], Target]
@@ -198,9 +195,6 @@ def test_the_protocol_asks_for_nothing_else() -> None:
     assert asked == {"width", *VERBS}
 
 
-# --- the contract -------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     made = KINDS[request.param].make(tmp_path_factory.mktemp("target"))
@@ -263,9 +257,6 @@ def test_once_closed_it_evaluates_nothing(name: str, tmp_path: Path) -> None:
     target = KINDS[name].make(tmp_path)
     target.close()
     check_it_raises_a_target_error(lambda: target.evaluate(request(RIGHT), lambda step, detail: None))
-
-
-# --- each of these can fail -----------------------------------------------------------------------------
 
 
 class Halfway(Scripted):

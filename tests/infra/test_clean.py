@@ -55,11 +55,7 @@ def holder(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "TMPDIR": str(temporary)},
     )  # fmt: skip
-    assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
-
-
-# --- the temporary folder -----------------------------------------------------------------------------
 
 
 def test_a_killed_process_s_scratch_goes_and_a_living_one_s_stays(tmp_path: Path, temporary: Path) -> None:
@@ -136,9 +132,6 @@ def test_every_folder_that_the_program_makes_there_is_known() -> None:
     assert found | {OF_PLUGINS} == set(leftovers.PREFIXES) and scratch_folder._OWNER == leftovers.OWNER
 
 
-# --- runs -------------------------------------------------------------------------------------------
-
-
 def test_of_runs_only_what_was_half_written_goes(tmp_path: Path, temporary: Path) -> None:
     runs = tmp_path / "runs"
     done = finished_run(runs, "done").path
@@ -174,9 +167,6 @@ def test_a_run_that_was_killed_before_it_began_goes_and_a_folder_of_the_user_s_s
             aged(path)
     assert fates(tmp_path) == {"killed": "", "young": "it is being made"}
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["full", "kept", "young"]
-
-
-# --- the command --------------------------------------------------------------------------------------
 
 
 def test_the_command_lists_first_and_then_removes(

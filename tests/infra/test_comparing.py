@@ -36,7 +36,6 @@ def by(attempt: Attempt, proposer: str, *follows: Experience, **more: object) ->
 def shown(folder: RunFolder, width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
     print_report(console, summary_of(folder), with_diff=False)
-    assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 

@@ -54,9 +54,6 @@ def strict(schema: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-# --- the schemas ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=schema_name)
 def test_the_shipped_schema_is_what_the_type_says(kind: type) -> None:
     """After a change of a type: `python -m infra.documents.writing`, and a new version where a reader would break."""
@@ -90,9 +87,6 @@ def test_a_document_that_lacks_a_field_or_has_another_version_is_refused(tmp_pat
     ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
-
-
-# --- runs -------------------------------------------------------------------------------------------
 
 
 def asked(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any], str]:
@@ -145,9 +139,6 @@ def test_numbers_that_are_none_are_null(tmp_path: Path) -> None:
     assert document["best"]["likely"]["low_us"] == 400.0
 
 
-# --- the others ---------------------------------------------------------------------------------------
-
-
 def test_a_suite_is_its_table(tmp_path: Path) -> None:
     a_run(tmp_path, "silu", 20.0, 10.0)
     a_run(tmp_path, "mamba", None)
@@ -185,9 +176,6 @@ def test_the_simulator_s_findings(tmp_path: Path, capsys: pytest.CaptureFixture[
     kernel.write_text(SLOW)
     assert nki_sim(["check", str(kernel), "--json"]) == 0
     assert checked(capsys.readouterr().out)["findings"] == []
-
-
-# --- what goes wrong ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,7 @@ def judged(target: LocalTarget, request: EvaluationRequest) -> Evaluation:
 def test_the_input_kernel_is_taken_and_what_it_fails_is_said(target: LocalTarget) -> None:
     refused = judged(target, EvaluationRequest(TASK, INPUT))
     assert isinstance(refused, Incorrect) and "inputs mixed" in explain(refused), refused
-
     taken = judged(target, EvaluationRequest(TASK, INPUT, is_input=True))
-
     assert isinstance(taken, Measured), explain(taken)
     (line,) = taken.shared_faults
     assert "seed 7" in line and "inputs mixed" in line
@@ -113,7 +111,6 @@ def test_an_input_kernel_that_is_wrong_on_its_own_inputs_is_not(target: LocalTar
 
 def test_a_candidate_of_the_same_arithmetic_is_right_in_a_round(target: LocalTarget) -> None:
     result = judged(target, EvaluationRequest(TASK, Candidate("c", ON_GPSIMD, "input"), original=INPUT))
-
     assert isinstance(result, Measured), explain(result)
     (line,) = result.shared_faults
     assert line.count("inputs mixed") == 1 and line.endswith("; the input kernel too"), "both fail alike"
@@ -121,7 +118,6 @@ def test_a_candidate_of_the_same_arithmetic_is_right_in_a_round(target: LocalTar
 
 def test_a_candidate_is_held_to_the_rows_that_the_input_kernel_has_numbers_in(target: LocalTarget) -> None:
     result = judged(target, EvaluationRequest(TASK, Candidate("c", CLAMPED, "input"), original=INPUT))
-
     assert isinstance(result, Incorrect), result
     assert result.failure.distribution == "mixed" and "NaN" not in explain(result)
 
@@ -129,7 +125,6 @@ def test_a_candidate_is_held_to_the_rows_that_the_input_kernel_has_numbers_in(ta
 def test_a_candidate_that_fails_its_references_own_inputs_is_wrong_at_once(target: LocalTarget) -> None:
     wrong = ON_GPSIMD.replace("operand0=1e-5", "operand0=1e-2")
     result = judged(target, EvaluationRequest(TASK, Candidate("c", wrong, "input"), original=INPUT))
-
     assert isinstance(result, Incorrect) and result.failure.distribution == "reference"
 
 

@@ -78,7 +78,6 @@ def test_a_kernel_that_is_wrong_elsewhere_is_found_out_and_the_choice_made_anew(
     target: LocalTarget, tmp_path: Path
 ) -> None:
     made = joined(target, tmp_path, {"N1024": ONLY_THERE, "N508": NOT_ELSEWHERE_EITHER})
-
     wide, middle = made.table.rows
     assert wide.variant and middle.variant and wide.variant != middle.variant
     assert any("the kernel of N1024 is not used at N508: wrong" in note for note in made.table.notes)

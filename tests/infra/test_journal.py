@@ -53,9 +53,6 @@ sys.exit("no error")
 """
 
 
-# --- replace --------------------------------------------------------------------------------------
-
-
 def test_a_replaced_file_holds_the_new_content_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     replace_file(path, "old")
@@ -142,7 +139,6 @@ while True:
 """
     for _ in range(4):
         writer = subprocess.Popen([sys.executable, "-c", code, str(path)], cwd=ROOT, stdout=subprocess.PIPE)
-        assert writer.stdout is not None
         for _ in range(5):
             writer.stdout.readline()
             assert len(json.loads(path.read_text())["fill"]) == 200_000
@@ -162,9 +158,6 @@ def test_a_damaged_file_is_set_aside_under_a_name_that_is_free(tmp_path: Path) -
         assert aside.read_text() == content and not path.exists()
         names.append(aside.name)
     assert names[0] == "rewrites.damaged-20261120-125418.json" and len(set(names)) == 3
-
-
-# --- append ---------------------------------------------------------------------------------------
 
 
 def test_what_is_appended_is_read_back_in_order(tmp_path: Path) -> None:
@@ -235,9 +228,6 @@ def test_several_processes_append_whole_lines_and_lose_none(tmp_path: Path) -> N
         assert [record["n"] for record in records if record["who"] == who] == list(range(40))
 
 
-# --- lock -----------------------------------------------------------------------------------------
-
-
 def test_a_second_holder_waits_and_then_gives_up_naming_the_first(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     waited: list[float] = []
@@ -282,7 +272,6 @@ time.sleep(600)
 """
     path = tmp_path / "a.lock"
     holder = subprocess.Popen([sys.executable, "-c", code, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     with pytest.raises(JournalLocked, match=f"process {holder.pid}"):
         FileLock(path, 0).acquire()

@@ -30,9 +30,6 @@ def paths(found: Surroundings) -> list[str]:
     return [path for path, _ in found.neighbours]
 
 
-# --- which function -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("source", "wanted", "function"),
     [
@@ -79,9 +76,6 @@ def test_functions_that_nobody_decorates_are_listed(tmp_path: Path) -> None:
     assert around(tmp_path, "k.py", {"k.py": PLAIN}, "f3") == Surroundings("f3")
     for kernel in ("if True:\n    kernel = f0\n", "from elsewhere import *\n", "from elsewhere import f as kernel\n"):
         assert around(tmp_path, "k.py", {"k.py": PLAIN + kernel}) == ALONE, "there may be one: importing it shows"
-
-
-# --- which files ----------------------------------------------------------------------------------
 
 
 def test_a_kernel_of_a_package_has_all_that_importing_it_runs(tmp_path: Path) -> None:

@@ -104,5 +104,4 @@ def test_a_suite_points_to_the_run_that_is_worth_a_look_and_to_the_rest() -> Non
 def test_commands_are_whole_on_one_line() -> None:
     console = Console(file=io.StringIO(), width=40)
     print_next(console, [NextStep("more rounds", "x " * 60), NextStep("explain", "y")])
-    assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().splitlines() == ["next     more rounds: " + "x " * 60, " " * 9 + "explain: y"]

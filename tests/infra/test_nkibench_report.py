@@ -32,12 +32,9 @@ TABLE = SuiteTable(
 @pytest.mark.slow
 def test_a_verified_kernel_is_timed_against_its_declared_work():
     silu = load_seed("silu")
-
     table = measure([silu], "small", Depth.CANDIDATE)
-
     (row,) = table.rows
     work = silu.presets[0].work
-    assert work is not None
     assert row.bound_us == pytest.approx(work.hbm_bytes / TRN2.dma_bytes_per_ns / 1e3)
     assert row.before.percent_of_peak == pytest.approx(100 * row.bound_us / row.before.latency_us)
     assert row.before.verified == ("small",)
@@ -47,9 +44,7 @@ def test_a_verified_kernel_is_timed_against_its_declared_work():
 def test_a_task_that_the_suite_has_not_run_counts_with_its_input_kernel_and_says_so(monkeypatch):
     mamba = SuiteRow("mamba", "M7", 10.0, "vector", Ranking(20.0, 50.0, {}))
     monkeypatch.setattr(nkibench, "measure", lambda seeds, preset, depth: replace(TABLE, rows=(mamba,), missing={}))
-
     table = nkibench.filled(TABLE, [load_seed(name) for name in ("mamba", "matmul", "silu")])
-
     assert [row.task for row in table.rows] == ["mamba", "matmul", "silu"] and not table.missing
     assert "| mamba | M7 | 20 | not run yet | 50.0 | 50.0 |  | vector | not verified |" in markdown(table)
     assert "1 of the 3 tasks have no optimized kernel yet" in markdown(table)
@@ -57,7 +52,6 @@ def test_a_task_that_the_suite_has_not_run_counts_with_its_input_kernel_and_says
 
 def test_what_cannot_be_measured_is_named_and_the_exit_status_says_so(tmp_path, capsys):
     status = main(["--tasks", "silu,adamw", "--preset", "medium", "--json", str(tmp_path / "t.json")])
-
     assert status == 1
     assert "silu: has no preset 'medium', only small, full" in capsys.readouterr().out
     assert set(json.loads((tmp_path / "t.json").read_text())["missing"]) == {"silu", "adamw"}
@@ -75,18 +69,14 @@ def test_what_cannot_be_measured_is_named_and_the_exit_status_says_so(tmp_path, 
 )
 def test_a_mistake_is_one_line(tmp_path, capsys, arguments, said):
     (tmp_path / "bad.json").write_text('{"machine": 5}')
-
     assert main([argument.format(folder=tmp_path) for argument in arguments]) == 2
-
     errors = capsys.readouterr().err
     assert said in errors and errors.count("\n") == 1
 
 
 def test_only_the_block_of_the_page_changes():
     text = f"before\n{BEGIN}\nearlier\n{END}\nafter\n"
-
     once = with_block(text, markdown(TABLE))
-
     assert once.startswith(f"before\n{BEGIN}\n") and once.endswith(f"{END}\nafter\n")
     assert "earlier" not in once and "| silu | N7 | 20 | 11 | 50.0 | 90.9 |  | memory | small + full |" in once
     assert with_block(once, markdown(TABLE)) == once
@@ -103,7 +93,6 @@ def test_the_picture_has_two_bars_for_each_task_and_for_the_mean():
     space = "{http://www.w3.org/2000/svg}"
     bars = [r for r in tree.iter(f"{space}rect") if r.get("x")]
     written = " ".join("".join(t.itertext()) for t in tree.iter(f"{space}text"))
-
     assert len(bars) == 2 * (len(TABLE.rows) + 1)
     assert [float(bars[at].get("width", "")) for at in (2, 3)] == [230.0, 418.1]  # 460 px are 100 %
     assert "simulated" in written and "geometric mean" in written and "90.9" in written
@@ -114,7 +103,6 @@ def test_the_page_shows_the_stored_results():
     root = Path(__file__).resolve().parents[2]
     stored = from_document(SuiteTable, json.loads((root / "benchmarks/data/nkibench.json").read_bytes()), "stored")
     page = (root / "docs/nkibench.md").read_text(encoding="utf-8")
-
     assert with_block(page, markdown(stored)) == page
     readme = " ".join((root / "README.md").read_text(encoding="utf-8").split())
     assert f"from {stored.before_percent:.0f} to {stored.after_percent:.0f} percent of peak" in readme

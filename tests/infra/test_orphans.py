@@ -60,10 +60,8 @@ def test_when_a_run_is_killed_then_all_that_worked_for_it_ends(tmp_path, program
         [sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT, env={**os.environ, "TMPDIR": str(scratch)}
     )
     assert eventually(lambda: len(with_mark(str(scratch))) >= processes), "it did not come to work"
-
     run.kill()
     run.wait()
-
     assert eventually(lambda: not with_mark(str(scratch))), f"still there: {with_mark(str(scratch))}"
 
 
@@ -78,9 +76,7 @@ def test_the_folder_of_a_killed_process_is_cleared_by_the_next(temporary):
     code = "import os; from infra.scratch_folder import ScratchFolder; ScratchFolder('nki-x-'); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)})
     (left_over,) = temporary.iterdir()
-
     ScratchFolder("nki-x-").close()
-
     assert not left_over.exists()
 
 
@@ -88,9 +84,7 @@ def test_the_folder_of_a_living_process_and_those_of_others_stay(temporary):
     (temporary / "nki-other-1").mkdir()
     (temporary / "nki-x-link").symlink_to(temporary / "nki-other-1")
     mine = ScratchFolder("nki-x-")
-
     ScratchFolder("nki-x-").close()
-
     assert mine.path.is_dir() and (temporary / "nki-other-1").is_dir() and (temporary / "nki-x-link").is_symlink()
     mine.close()
     assert not mine.path.exists()
@@ -99,9 +93,7 @@ def test_the_folder_of_a_living_process_and_those_of_others_stay(temporary):
 def test_a_folder_that_nobody_ever_locked_is_not_ours_to_clear(temporary):
     """An older version at work, say, that knows nothing of locks."""
     (temporary / "nki-x-unlocked").mkdir()
-
     ScratchFolder("nki-x-").close()
-
     assert (temporary / "nki-x-unlocked").is_dir()
 
 
@@ -109,10 +101,8 @@ def test_a_folder_whose_owner_is_about_to_lock_it_stays(temporary, monkeypatch):
     monkeypatch.setattr(scratch_folder, "_JUST_MADE_S", 60.0)
     (temporary / ".nki-x-new").mkdir()
     (temporary / ".nki-x-new" / ".owner").touch()
-
     ScratchFolder("nki-x-").close()
     assert (temporary / ".nki-x-new").is_dir()
-
     os.utime(temporary / ".nki-x-new", (0, 0))
     ScratchFolder("nki-x-").close()
     assert not (temporary / ".nki-x-new").exists(), "its owner was killed before it came to that"
@@ -129,9 +119,7 @@ def test_the_next_run_clears_up_after_killed_ones_at_once_and_says_how_much(temp
         subprocess.run(
             [sys.executable, "-c", code.format(name)], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}
         )
-
     said = clear_left_over()
-
     assert said == f"removed 2 folders (6.0 MiB) that a killed process of ours had left in {temporary}"
     assert [*temporary.iterdir()] == [alive.path] and clear_left_over() == ""
     alive.close()

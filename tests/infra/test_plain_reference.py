@@ -66,9 +66,6 @@ def written(reference: Callable[..., Any], inputs: Inputs) -> dict[str, Any]:
     return names
 
 
-# --- what travels -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("reference", "inputs"),
     [
@@ -102,9 +99,6 @@ def test_outputs_take_the_shape_of_the_reference_s_and_their_number_is_held_to()
     assert [each.shape for each in of_kernel((np.zeros(32), np.zeros((8, 4))), reference)] == [(4, 8), (4, 8)]
     with pytest.raises(ValueError, match="returns 1 arrays, and the reference 2"):
         of_kernel(np.zeros((4, 8)), reference)
-
-
-# --- examples of arguments ----------------------------------------------------------------------------
 
 
 def drawn_like(example: Any) -> Any:
@@ -163,9 +157,6 @@ def test_a_number_stays_the_number_it_is() -> None:
 def test_inputs_that_say_too_little_are_named(inputs: Any, said: str) -> None:
     with pytest.raises(TaskInvalid, match=said):
         reference_module(mean_square, inputs)
-
-
-# --- what cannot travel -------------------------------------------------------------------------------
 
 
 def closure() -> Callable[..., Any]:

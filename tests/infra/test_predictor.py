@@ -79,7 +79,6 @@ def test_planning_that_lasts_says_how_far_it_is_in_the_plain_view(predict: Predi
             predict(sources)
             predict([SOURCE.replace("TILE_N = 512", "TILE_N = 1792")])
     assert (predict.asked, predict.priced) == (5, 5)
-    assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert any(re.fullmatch(r"\S+  round 3/9 plan: priced [012] of 3 kernels", line) for line in lines), lines
     assert any(re.fullmatch(r"\S+  what is left: priced 0 of 1 kernels", line) for line in lines), lines
@@ -143,13 +142,11 @@ def test_the_same_text_is_priced_once(predict: Predictor) -> None:
     price = predict([SOURCE])
     for worker in workers():
         os.kill(worker, signal.SIGKILL)
-
     assert predict([SOURCE, SOURCE]) == price and predict.asked == 1
 
 
 def test_what_the_time_does_not_suffice_for_is_left_out_and_there_later(predict: Predictor) -> None:
     variants = [SOURCE.replace("TILE_N = 512", f"TILE_N = {width}") for width in (512, 1024, 1792, 3584, 7168)]
-
     assert predict(variants, 0.0) == {}
     assert set(predict(variants)) == set(variants)
 
@@ -161,9 +158,7 @@ def test_no_process_is_left_also_in_the_middle_of_a_kernel() -> None:
     predictor([SOURCE])
     assert predictor([endless], 0.5) == {}
     running = workers()
-
     predictor.close()
-
     assert running and not workers()
 
 
@@ -174,12 +169,9 @@ def test_a_worker_ends_when_the_run_is_killed() -> None:
         "predict = Predictor(small(), 'trn2')\npredict([SOURCE])\nprint(*workers(), flush=True)\nsys.stdin.read()\n"
     )
     run = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
-    assert run.stdout is not None
     pids = [int(pid) for pid in run.stdout.readline().split()]
-
     run.kill()
     run.communicate()
-
     assert pids
     assert eventually(lambda: not any(map(alive, pids)))
 
@@ -189,14 +181,12 @@ def test_a_worker_that_died_is_said_by_name(predict: Predictor) -> None:
     predict([SOURCE])
     for worker in workers():
         os.kill(worker, signal.SIGKILL)
-
     with pytest.raises(TargetMisconfigured, match="the process that predicts latencies ended"):
         predict([WIDER])
 
 
 def test_a_reference_that_fails_is_the_task_s_fault() -> None:
     predictor = Predictor(small(reference_source="def get_inputs():\n    raise ValueError('none today')\n"), "trn2")
-
     with pytest.raises(TaskFault, match="none today|forward"):
         predictor([SOURCE])
     predictor.close()

@@ -72,7 +72,6 @@ def judged(target: LocalTarget, activation: str, *, proposed: bool = True) -> tu
 
 def test_another_form_is_tested_and_proved(target: LocalTarget) -> None:
     result, _ = judged(target, BY_HAND)
-
     assert isinstance(result, Measured), explain(result)
     assert [proof.finding for proof in result.proofs] == [Finding.HELD] * 3
     assert result.rests_on == (
@@ -84,14 +83,12 @@ def test_another_form_is_tested_and_proved(target: LocalTarget) -> None:
 
 def test_the_input_kernel_is_proved_to_write_all(target: LocalTarget) -> None:
     result, _ = judged(target, ACTIVATION, proposed=False)
-
     assert isinstance(result, Measured)
     assert [proof.property for proof in result.proofs] == [Property.COVERAGE, Property.ERROR_BOUND]
 
 
 def test_another_formula_that_passes_its_tests_is_right_and_doubted(target: LocalTarget) -> None:
     result, said = judged(target, SLIGHTLY_MORE)
-
     assert isinstance(result, Measured), explain(result)
     assert result.refuted is not None and result.refuted.property is Property.EQUIVALENCE
     assert "NOT the input kernel's formula" in result.rests_on
@@ -100,7 +97,6 @@ def test_another_formula_that_passes_its_tests_is_right_and_doubted(target: Loca
 
 def test_what_depends_on_memory_that_nothing_wrote_is_wrong_although_it_passes_its_tests(target: LocalTarget) -> None:
     result, _ = judged(target, NEVER_WRITTEN)
-
     assert isinstance(result, Incorrect), explain(result)
     assert "on memory that nothing wrote: line" in explain(result)
 
@@ -150,7 +146,6 @@ def test_a_proof_saves_seeds_at_the_full_shape(target: LocalTarget, case: str) -
         by_tool=by_tool,
     )
     result = target.evaluate(request, lambda step, detail: None)
-
     assert isinstance(result, Measured), explain(result)
     assert result.checks[-1].startswith(f"{twice.name} ({twice.describe()}): {drawn}"), result.checks
     assert result.verified_full == (not drawn.startswith(WAITS))
@@ -169,7 +164,6 @@ def test_a_proof_at_the_first_shape_hides_nothing_from_the_last_check(target: Lo
     )
     in_a_round = target.evaluate(request, lambda step, detail: None)
     assert isinstance(in_a_round, Measured) and in_a_round.is_proved_equal and not in_a_round.verified_full
-
     last = target.evaluate(replace(request, final=True), lambda step, detail: None)
     assert isinstance(last, Incorrect) and "shape full" in explain(last), explain(last)
     by_a_model = target.evaluate(replace(request, by_tool=False), lambda step, detail: None)
@@ -185,9 +179,7 @@ def test_what_the_original_came_to_is_computed_once(target: LocalTarget) -> None
     judged(target, BY_HAND)
     kept = references_of(target)
     written = [path.stat().st_mtime_ns for path in kept]
-
     judged(target, SLIGHTLY_MORE)
-
     again = references_of(target)
     assert kept and again == kept
     assert [path.stat().st_mtime_ns for path in again] == written
@@ -195,7 +187,6 @@ def test_what_the_original_came_to_is_computed_once(target: LocalTarget) -> None
 
 def test_proofs_travel_and_are_kept() -> None:
     result = replace(measured(20.0), proofs=PROOFS)
-
     assert wire.decode_result(wire.encode_evaluation(result, nonce="n"), nonce="n").proofs == PROOFS  # type: ignore[union-attr]
     assert evaluation_from(to_document(result), "a file").proofs == PROOFS  # type: ignore[union-attr]
     without = to_document(result)
@@ -205,7 +196,6 @@ def test_proofs_travel_and_are_kept() -> None:
 
 def test_a_report_says_what_the_verdict_on_the_best_rests_on() -> None:
     notes = wording.notes(measured(40.0), replace(measured(20.0), proofs=PROOFS))
-
     assert notes[-2] == "right because tested; every output element proved written; NOT the input kernel's formula"
     assert notes[-1] == "equivalence refuted: not the original's formula: output 0 at [0, 1]"
     assert not any("right because" in note for note in wording.notes(measured(40.0), measured(20.0)))

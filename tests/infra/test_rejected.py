@@ -73,7 +73,6 @@ def test_a_bfloat16_kernel_is_right_once_its_reference_declares_what_the_verdict
     (tmp_path / "mine.py").write_text(KERNEL)
     (tmp_path / "mine_reference.py").write_text(REFERENCE)
     settings = config.from_keywords({"kernel": tmp_path / "mine.py", "view": "quiet"}).settings
-
     before = evaluation(settings, "mine.py", lambda step, detail: None)
     assert not before.right and DECLARE in before.said, before.said
     declared = REFERENCE + 'PRECISION = "bf16-allowed"\nTOLERANCE = 5e-3\n'

@@ -54,7 +54,6 @@ def finished_run(checkpoints: Path, run_id: str = "20261120-125418-matmul-3f2a",
 def text_of(work, width: int = 80, **options: object) -> str:
     console = Console(file=io.StringIO(), width=width, **options)  # type: ignore[arg-type]  # by name
     work(console)
-    assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
@@ -110,7 +109,6 @@ def test_what_stands_beside_the_best_has_a_line_and_a_file(tmp_path: Path, facts
     text = text_of(lambda console: print_report(console, summary), width=120)
     assert said in text and f"other    {folder.path}/counterpart.py\n" in text
     document = run_document(summary)
-    assert document.counterpart is not None and document.best is not None
     assert (document.counterpart.id, document.counterpart.contested) == ("r004t1", facts)
     assert document.best.id == "r001t2" and document.speedup == 2.0, "the headline is the best's"
     folder.counterpart(None)
@@ -219,9 +217,6 @@ def test_all_runs_newest_first_and_a_damaged_one_does_not_hide_the_others(tmp_pa
     assert "no run in" in text_of(lambda console: print_runs(console, tmp_path / "none"))
 
 
-# --- writing back ---------------------------------------------------------------------------------
-
-
 def test_the_winner_takes_the_kernel_s_place_after_a_copy(tmp_path: Path) -> None:
     kernel = tmp_path / "mine.py"
     kernel.write_text(BEFORE)
@@ -269,7 +264,6 @@ def test_what_a_model_failed_of_is_said_whole_and_once() -> None:
 def test_the_speed_up_is_over_the_input_as_it_was_timed_beside_the_winner(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     winner = folder.winner()
-    assert winner is not None
     timed = IncumbentTiming(Candidate("input", BEFORE).content_hash, 525.0, 0.01)
     folder.best(winner.candidate, replace(winner.result, incumbent=timed))
     report = text_of(lambda console: print_report(console, summary_of(folder)), width=120)

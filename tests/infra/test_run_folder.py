@@ -96,7 +96,6 @@ def test_the_first_best_is_the_input_and_later_ones_leave_it_alone(tmp_path: Pat
     folder.best(INPUT, measured(500.0))
     folder.best(Candidate("r001t1", "x = 1\n", "input"), measured(250.0))
     baseline, winner = folder.baseline(), folder.winner()
-    assert baseline is not None and winner is not None
     assert (baseline.candidate, baseline.result.latency_us) == (INPUT, 500.0)
     assert (winner.candidate.id, winner.result.latency_us) == ("r001t1", 250.0)
     assert folder.input_kernel.read_text() == "x = 0\n"

@@ -50,7 +50,6 @@ def a_set(checkpoints: Path, set_id: str = "s1") -> SetFolder:
 def printed(table: SetTable) -> str:
     console = Console(file=io.StringIO(), width=60)  # narrower than the table, which is shown whole
     print_set(console, table)
-    assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
@@ -130,9 +129,6 @@ def test_a_script_reads_the_same(tmp_path: Path) -> None:
     empty = replace(TABLE, rows=())
     told = checked(as_json(shapes_document(SetFolder(tmp_path, "s1"), empty)))
     assert not told["complete"] and told["speedup"] is None and told["best_kernel"] is None
-
-
-# --- the benchmark ----------------------------------------------------------------------------------
 
 
 def test_the_page_of_the_benchmark_has_every_row() -> None:

@@ -113,9 +113,7 @@ def test_a_simulated_suite_says_where_a_device_s_latencies_would_lie() -> None:
 def test_every_task_has_a_row_or_a_reason(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 20.0)
     a_run(tmp_path, "silu", None)
-
     table = table_of_runs(tmp_path, "s1", TASKS)
-
     (row,) = table.rows
     assert (row.task, row.before.percent_of_peak, row.limiter) == ("matmul", 25.0, "matmul")
     assert row.after is not None and row.after.percent_of_peak == 50.0
@@ -124,9 +122,7 @@ def test_every_task_has_a_row_or_a_reason(tmp_path):
 
 def test_a_kernel_beyond_the_yardstick_counts_as_100_in_the_mean_and_the_table_says_so(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 8.0)
-
     table = table_of_runs(tmp_path, "s1", ["matmul"])
-
     assert table.rows[0].after is not None and table.rows[0].after.percent_of_peak == 125.0
     assert table.after_percent == pytest.approx(100.0)
     assert "125.0" in markdown(table) and "in the mean they count as 100" in markdown(table)
@@ -135,9 +131,7 @@ def test_a_kernel_beyond_the_yardstick_counts_as_100_in_the_mean_and_the_table_s
 def test_a_task_that_nothing_made_faster_counts_with_its_input_kernel(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 10.0)
     a_run(tmp_path, "silu", 40.0)
-
     table = table_of_runs(tmp_path, "s1", TASKS)
-
     assert table.rows[1].after is None
     assert table.before_percent == pytest.approx(25.0)
     assert table.after_percent == pytest.approx(50.0)  # of 100 and 25
@@ -148,9 +142,7 @@ def test_what_rests_on_a_contested_fact_has_a_column_and_a_mean_of_its_own(tmp_p
     fastest = replace(measured(10.0), contested=("4-byte dma_transpose",))
     folder.counterpart((Candidate("r002t1", "faster"), fastest))
     a_run(tmp_path, "silu", 40.0, 20.0)
-
     table = table_of_runs(tmp_path, "s1", ["matmul", "silu"])
-
     assert table.rows[0].counterpart == ranking_of(fastest) and table.rows[1].counterpart is None
     assert table.after_percent == pytest.approx(50.0)
     assert table.counterpart_percent == pytest.approx(math.sqrt(100.0 * 50.0))
@@ -178,14 +170,12 @@ def test_the_latest_suite_is_found_among_other_runs(tmp_path):
     (tmp_path / "s1.matmul").rename(tmp_path / "20260101-000000-nkibench-1234.matmul")
     with pytest.raises(RunNotFound, match="--suite nkibench"):
         latest_suite(tmp_path, ("silu",))
-
     assert latest_suite(tmp_path, TASKS) == "20260101-000000-nkibench-1234"
 
 
 def test_a_table_survives_its_json(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 20.0)
     table = table_of_runs(tmp_path, "s1", TASKS)
-
     assert from_document(SuiteTable, to_document(table), "here") == table
 
 
@@ -193,9 +183,7 @@ def test_both_tables_say_simulated_where_verified_and_what_the_peak_is(tmp_path)
     a_run(tmp_path, "matmul", 40.0, 20.0)
     table = table_of_runs(tmp_path, "s1", TASKS)
     out = io.StringIO()
-
     print_suite(Console(file=out, width=60), table)
-
     for text in (out.getvalue(), markdown(table)):
         for said in ("simulated", "small + full", "25.0", "50.0", "TFLOPS", "GB/s", "silu", "not begun"):
             assert said in text

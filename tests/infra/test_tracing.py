@@ -124,9 +124,6 @@ def test_a_run_that_ended_by_an_error_is_one_that_failed() -> None:
     assert run.status.status_code is StatusCode.ERROR and names.ENDING not in attributes(run)
 
 
-# --- the environment --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "environment",
     [

@@ -57,11 +57,7 @@ def state_after(events: list[Event], step_s: float = 10.0) -> RunState:
 def drawn(state: RunState, now: float, width: int = 80, height: int = 40, ascii_only: bool = False) -> str:
     console = Console(file=io.StringIO(), width=width, height=height, color_system=None, force_terminal=False)
     console.print(draw(state, now, width=width, height=height, ascii_only=ascii_only))
-    assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
-
-
-# --- the live picture -----------------------------------------------------------------------------
 
 
 def test_it_shows_what_the_run_is_about_and_how_it_stands() -> None:
@@ -197,9 +193,6 @@ def test_time_left_goes_by_the_rounds_so_far(
     assert state.seconds_left(now) == left
 
 
-# --- choosing, and a real terminal ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("kind", "terminal", "environment", "expected"),
     [
@@ -267,16 +260,12 @@ def test_on_a_real_terminal_it_clears_itself_away_and_gives_the_cursor_back() ->
     assert "Traceback" not in text
 
 
-# --- plain lines ----------------------------------------------------------------------------------
-
-
 def plain_lines(events: list[Event], quiet: bool = False) -> list[str]:
     console = Console(file=io.StringIO(), width=80)
     view = PlainProgress(console, quiet=quiet, now=lambda: datetime(2026, 11, 20, 12, 54, 18))
     for event in events:
         view.tell(event)
     view.close()
-    assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
 
@@ -330,9 +319,6 @@ def test_quiet_tells_warnings_only() -> None:
     assert lines == ["12:54:18  warning: the disk is nearly full"]
 
 
-# --- words ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
@@ -362,9 +348,6 @@ def test_words(said: str, expected: str) -> None:
 
 def test_every_outcome_has_its_words() -> None:
     assert set(wording.OUTCOMES) == set(Outcome)
-
-
-# --- the log --------------------------------------------------------------------------------------
 
 
 def test_the_log_holds_every_event_and_never_stops_a_run(tmp_path: Path) -> None:

@@ -76,9 +76,6 @@ def all_it_needs(provider: Provider, folder: Path) -> ProviderSettings:
     return settings_from_environment(provider.name, told, {f"{prefix(provider)}_API_KEY": "a-key-0123456789"})
 
 
-# --- its file -------------------------------------------------------------------------------------------
-
-
 def test_every_file_of_a_provider_is_a_line_of_the_registry() -> None:
     found = {path.stem for path in (ROOT / "infra" / "llm").glob("*_model.py")}
     assert sorted(found) == sorted(FILES)
@@ -104,9 +101,6 @@ def test_the_registry_loads_no_library() -> None:
     assert not foreign, f"importing the registry imports {', '.join(sorted(foreign))}"
 
 
-# --- on the command line --------------------------------------------------------------------------------
-
-
 def test_the_command_line_offers_each_in_the_order_of_the_registry() -> None:
     assert ("auto", *PROVIDERS, "catalogue") == config.PROVIDERS
 
@@ -127,9 +121,6 @@ def test_without_what_it_needs_the_command_line_is_refused(provider: Provider, f
                  for need in provider.needs if need != missing]  # fmt: skip
         with pytest.raises(SettingsError, match=f"^--provider: {provider.name} needs {SETTINGS[missing].flag} as well"):
             command_line.read(["--provider", provider.name, *flags], {}, folder)
-
-
-# --- built ----------------------------------------------------------------------------------------------
 
 
 @EVERY
@@ -179,9 +170,6 @@ def test_what_offers_it_is_enough_for_it(provider: Provider, bare: None) -> None
         environment = {variable: "http://127.0.0.1:9/v1" if variable.endswith("_URL") else "a-key-0123456789"}
         assert provider_from_environment(environment) == provider.name
         build_model(provider.name, settings_from_environment(provider.name, ProviderSettings(NAMED), environment))
-
-
-# --- its tests ------------------------------------------------------------------------------------------
 
 
 @EVERY

@@ -101,7 +101,6 @@ def test_every_call_is_counted_failed_ones_included() -> None:
     with pytest.raises(ModelBusy):
         model.complete(request(Role.EXECUTOR))
     model.complete(request(Role.EXECUTOR))
-
     assert [(entry.role, entry.usage, entry.failed) for entry in ledger.entries] == [
         (Role.PLANNER, Usage(1000, 100), False),
         (Role.EXECUTOR, Usage(10, 1), True),
@@ -184,7 +183,6 @@ def test_exchanges_are_recorded_with_their_outcome_and_read_back() -> None:
     model.complete(request())
     with pytest.raises(ModelBusy):
         model.complete(request(Role.EXECUTOR))
-
     assert [exchange.elapsed_s for exchange in seen] == [1.5, 0.25]
     for exchange in seen:
         key, again = exchange_from_json(exchange_to_json(exchange))

@@ -138,7 +138,6 @@ def test_a_tool_or_site_that_is_not_there_is_asked_for_again_once(answer, compla
         assert proposer.planner.plan(fresh()).technique == "walk"
         assert len(requests) == 2
         assert complaint in requests[1].last_user_message
-
     with stage([json.dumps(answer), json.dumps(answer)], menu_of()) as (proposer, requests):
         with pytest.raises(UnusablePlan, match="answered twice"):
             proposer.planner.plan(fresh())
@@ -153,7 +152,6 @@ def test_what_was_tried_or_is_banned_is_neither_offered_nor_accepted() -> None:
     tried = attempted(1, "no_improvement", source=made, parent="base", technique="t", title="x", latency_us=1.0)
     tried = replace(tried, plan=beside)
     ban = Ban("walk", 1, 9, "it failed three times")
-
     for situation in (fresh(history=(tried,)), fresh(banned=(ban,)), fresh(planned=(beside,))):
         assert "a" not in [offer.site for offer in menu.offers(situation).offers]
         with stage([json.dumps(STEP), json.dumps(OWN)], menu) as (proposer, requests):

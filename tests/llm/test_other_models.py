@@ -42,9 +42,6 @@ REQUEST = ModelRequest(Role.PLANNER, "You know Trainium.", (Message("user", "Wha
 TWO = Patience(RetryPolicy(attempts=2, empty_attempts=2), sleep=lambda seconds: None)
 
 
-# --- any program ----------------------------------------------------------------------------------------
-
-
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
@@ -120,9 +117,6 @@ def test_a_command_that_cannot_run_is_said_before_the_first_round(command: str) 
         build_model("command", ProviderSettings(model_command=command))
 
 
-# --- the claude command ---------------------------------------------------------------------------------
-
-
 def claude(tmp_path: Path, result: dict[str, object] | str, status: int = 0) -> ClaudeCliModel:
     """A stand-in for the program that leaves its arguments and input behind and prints a print-mode result."""
     output = result if isinstance(result, str) else json.dumps(result)
@@ -174,9 +168,6 @@ def test_claudes_failures_are_told_apart(
         claude(tmp_path, result, status).complete(REQUEST)
 
 
-# --- a folder -------------------------------------------------------------------------------------------
-
-
 def quick_mailbox(folder: Path, timeout_s: float = 20.0) -> MailboxModel:
     return MailboxModel(folder, timeout_s=timeout_s, poll_s=0.01, settle_s=0.05)
 
@@ -196,7 +187,6 @@ def test_a_request_file_says_all_and_its_reply_is_taken_when_it_stops_growing(tm
                        on_wait=lines.append)  # fmt: skip
     assert box.complete(REQUEST).text == "first half, second half"
     assert waits >= 11, "the first half lay there for three seconds, which is less than five"
-
     request = next(tmp_path.glob("*.request.md"))
     assert request.name.startswith("0001-planner-")
     for part in ("You know Trainium.", "What is slow? µs", request.name.replace(".request.", ".reply.")):
@@ -209,7 +199,6 @@ def test_a_resumed_run_finds_its_replies_and_asks_nothing_twice(tmp_path: Path) 
         quick_mailbox(tmp_path, timeout_s=0.0).complete(REQUEST)
     request = next(tmp_path.glob("*.request.md"))
     request.with_name(request.name.replace(".request.", ".reply.")).write_text("late but here")
-
     assert quick_mailbox(tmp_path).complete(REQUEST).text == "late but here"
     with pytest.raises(ModelUnreachable):
         quick_mailbox(tmp_path, timeout_s=0.0).complete(ModelRequest(Role.EXECUTOR, "s", (Message("user", "u"),)))
@@ -223,9 +212,6 @@ def test_an_empty_reply_file_is_not_a_reply(tmp_path: Path) -> None:
     request.with_name(request.name.replace(".request.", ".reply.")).write_text(" \n")
     with pytest.raises(ModelUnreachable):
         quick_mailbox(tmp_path, timeout_s=0.2).complete(REQUEST)
-
-
-# --- recordings -----------------------------------------------------------------------------------------
 
 
 def record(folder: Path, replies: list[str | Says]) -> None:
@@ -264,8 +250,6 @@ def test_a_folder_without_recordings_or_with_a_damaged_one_is_refused(tmp_path: 
     with pytest.raises(BadRecording, match="00001-planner.json"):
         build_model("replay", ProviderSettings(replies=tmp_path))
 
-
-# --- cut replies ----------------------------------------------------------------------------------------
 
 WHOLE = f"Here it is.\n```python\n{BETTER}```\n"
 AT = WHOLE.index("buffer=nl.shared_hbm")
@@ -316,9 +300,6 @@ def test_a_reply_without_end_stays_marked_as_cut() -> None:
         assert len(server.requests) == 3
 
 
-# --- all of it together ---------------------------------------------------------------------------------
-
-
 def test_a_resumed_run_pays_only_for_what_it_had_not_asked_yet(tmp_path: Path) -> None:
     asks = [ModelRequest(role, "s", (Message("user", f"{role.value}?"),)) for role in Role]
     kept: list[Exchange] = []
@@ -330,12 +311,10 @@ def test_a_resumed_run_pays_only_for_what_it_had_not_asked_yet(tmp_path: Path) -
         assert models[Role.PLANNER] is models[Role.EXECUTOR] is not models[Role.SUMMARIZER]
         for ask in asks[:3]:
             models[ask.role].complete(ask)
-
         again = Ledger(load_prices(), entries=first.entries)
         exchanges = [exchange_from_json(exchange_to_json(exchange)) for exchange in kept]
         models = models_for_roles("anthropic", settings, again, kept.append, role_models=others, recorded=exchanges)
         replies = [models[ask.role].complete(ask).text for ask in asks]
-
         assert len(server.requests) == len(kept) == len(again.entries) == 4
     assert replies == [f"claude-{name} says hi" for name in ("opus-5-5", "opus-5-5", "haiku-4-5", "opus-5-5")]
     assert again.total.cost_usd == pytest.approx((3 * (100 * 4 + 20 * 20) + 100 * 1 + 20 * 5) / 1e6)

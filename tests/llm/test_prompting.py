@@ -260,9 +260,6 @@ def test_what_was_not_sent_to_the_device_is_told_apart_and_takes_no_place_of_wha
     assert "Not timed on the device" not in before
 
 
-# --- the files that a kernel imports ----------------------------------------------------------------
-
-
 FILES = Surroundings(
     "row_silu",
     "library.core.silu",
@@ -301,9 +298,7 @@ def test_two_profiles_are_told_apart_by_what_moved() -> None:
 
     before = profile(80.0, 30.0, {"hbm_read_bytes": 4e6, "hbm_write_bytes": 1e6})
     after = profile(80.5, 0.0, {"hbm_read_bytes": 2e6, "hbm_write_bytes": 1e6})
-
     changes = {each.what: (each.before, each.after) for each in profile_changes("nki", before, after)}
-
     assert list(changes) == [f"gap: {Cause.WAITING.value}", "hbm_read_bytes"]
     assert changes[f"gap: {Cause.WAITING.value}"] == ("30.0 µs", "")
 

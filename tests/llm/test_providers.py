@@ -59,7 +59,6 @@ def test_a_reply_arrives_whole_with_its_tokens(provider: str) -> None:
     answer = Says(text, input_tokens=7, output_tokens=9, cached_tokens=5, cache_write_tokens=3)
     with WireServer([answer]) as server:
         reply = connect(provider, server, Clockwork()).complete(REQUEST)
-
     assert reply.text == text
     assert reply.model == "test-model"
     assert reply.usage == Usage(input_tokens=7, output_tokens=9, cached_input_tokens=5, cache_write_tokens=3)
@@ -70,7 +69,6 @@ def test_claude_is_asked_to_stream_and_to_cache_the_system_text() -> None:
     with WireServer(["fine"]) as server:
         connect("anthropic", server, Clockwork()).complete(REQUEST)
     body = server.requests[0].body
-
     assert body["stream"] is True
     assert body["system"] == [{"type": "text", "text": "You know Trainium.", "cache_control": {"type": "ephemeral"}}]
     assert body["messages"] == [{"role": "user", "content": "What is slow?"}]
@@ -97,7 +95,6 @@ def test_openai_gets_the_system_text_as_a_message_and_needs_no_key_for_a_local_s
         settings = ProviderSettings("test-model", server.openai_url, None, 20.0, Clockwork().patience())
         build_model("openai", settings).complete(REQUEST)
     body = server.requests[0].body
-
     assert body["messages"][0] == {"role": "system", "content": "You know Trainium."}
     assert body["max_tokens"] == 500
 
@@ -131,7 +128,6 @@ def test_a_passing_fault_is_waited_out(provider: str, fault: HttpFault | CutStre
     clock = Clockwork()
     with WireServer([fault, fault, "here it is"]) as server:
         reply = connect(provider, server, clock).complete(REQUEST)
-
     assert reply.text == "here it is"
     assert clock.slept == [0.75, 1.5], "1 s then 2 s, each between half and all of it, and no retries but ours"
     assert len(clock.lines) == 2
@@ -255,7 +251,6 @@ def test_a_final_fault_is_raised_at_once(provider: str, fault: HttpFault | Says,
     clock = Clockwork()
     with WireServer([fault, "never asked for"]) as server, pytest.raises(ModelError) as raised:
         connect(provider, server, clock).complete(REQUEST)
-
     assert type(raised.value) is error
     assert clock.slept == [] and len(server.requests) == 1
     assert KEY not in str(raised.value) and "\n" not in str(raised.value)
@@ -316,7 +311,6 @@ def test_tokens_of_attempts_that_came_to_nothing_are_counted() -> None:
     ) as server:
         reply = connect("anthropic", server, Clockwork()).complete(REQUEST)
     assert reply.usage == Usage(input_tokens=20, output_tokens=7)
-
     empty = Says("", input_tokens=10, output_tokens=5)
     with WireServer(lambda body: empty) as server, pytest.raises(ModelEmptyReply) as raised:
         connect("openai", server, Clockwork(), empty_attempts=3).complete(REQUEST)

@@ -70,13 +70,9 @@ def stage(script: Script, settings: PromptSettings | None = None) -> Iterator[St
         )
 
 
-# --- planner ------------------------------------------------------------------------------------------
-
-
 def test_the_planner_is_shown_the_problem_the_profile_and_the_history() -> None:
     with stage([GOOD_PLAN]) as given:
         plan = given.proposer.planner.plan(context())
-
     assert (plan.id, plan.bottleneck, plan.expected_gain_us) == ("plan-004", Bottleneck.UNDERUTILIZED, 60.0)
     prompt = given.requests[0].last_user_message
     for shown in (
@@ -113,7 +109,6 @@ def test_what_every_round_shares_is_in_the_system_text_and_never_changes() -> No
 def test_a_malformed_plan_is_asked_for_once_more_with_the_complaint() -> None:
     with stage([GOOD_PLAN.replace("underutilized", "slow"), f"Sorry.\n```json\n{GOOD_PLAN}\n```"]) as given:
         assert given.proposer.planner.plan(context()).title == "Load the scale once"
-
     again = given.requests[1].body["messages"]
     assert [message["role"] for message in again] == ["user", "assistant", "user"]
     assert "the field 'bottleneck' is 'slow'" in given.requests[1].last_user_message
@@ -139,13 +134,9 @@ def test_a_banned_technique_is_named_in_the_prompt_and_asked_again_once() -> Non
         given.proposer.planner.plan(context(banned=(ban,)))
 
 
-# --- executor -----------------------------------------------------------------------------------------
-
-
 def test_the_executor_is_shown_plan_kernel_api_and_policy() -> None:
     with stage([f"```python\n{BETTER}```"]) as given:
         assert given.proposer.executor.execute(context(), PLAN, ()) == BETTER
-
     prompt = given.requests[0].last_user_message
     for shown in (PLAN.title, PLAN.rationale, KERNEL.strip(), API, "2e-05", "float32-faithful", "tails of odd sizes"):
         assert shown in prompt
@@ -157,7 +148,6 @@ def test_failed_tries_come_back_with_line_numbers_and_message() -> None:
                 Feedback(failed, "does not compile (line 18): nl has no name slu"))  # fmt: skip
     with stage([f"```python\n{BETTER}```"]) as given:
         given.proposer.executor.execute(context(), PLAN, feedback)
-
     prompt = given.requests[0].last_user_message
     assert "try 1: `the reply holds no code block`" in prompt
     assert "18          nisa.activation(dst=y, op=nl.slu, data=t, scale=s)" in prompt
@@ -202,8 +192,6 @@ def test_a_reply_without_a_new_kernel_is_refused_with_advice(
     assert raised.value.reply
 
 
-# --- summarizer ---------------------------------------------------------------------------------------
-
 GUARD = DivergenceGuard()
 GOOD_SUMMARY = '{"title": "Hoist loads of constants", "summary": "A load in the loop repeats its latency."}'
 
@@ -246,8 +234,6 @@ def test_the_planner_is_told_how_many_rounds_are_left() -> None:
         assert given.requests[0].last_user_message.startswith(said)
 
 
-# --- reflexion ----------------------------------------------------------------------------------------
-
 GOOD_REVIEW = json.dumps(
     {"lesson": "The load was on the way.", "diagnosis": "right", "avoid": [], "build_on": ["resident scale"]}
 )
@@ -287,9 +273,6 @@ def test_without_a_usable_review_the_numbers_are_the_lesson_and_it_says_so() -> 
     assert "expected to gain 60.0 µs, gained 10.0 µs" in note.lesson
     assert "gave no usable review" in note.lesson
     assert note.diagnosis is Diagnosis.PARTLY
-
-
-# --- size ---------------------------------------------------------------------------------------------
 
 
 def long_run() -> tuple[Attempt, ...]:

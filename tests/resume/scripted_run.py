@@ -91,11 +91,7 @@ class CheapTarget:
 
 def latency_us(source: str) -> float:
     found = re.search(r"STEP = (\d+)", source)
-    assert found is not None
     return LATENCIES_US[int(found.group(1))]
-
-
-# --- the model ------------------------------------------------------------------------------------
 
 
 def fenced(source: str) -> str:
@@ -151,9 +147,6 @@ def reply_to(body: dict[str, Any]) -> str:
 
 def _text(content: Any) -> str:
     return content if isinstance(content, str) else "".join(block["text"] for block in content)
-
-
-# --- the process ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

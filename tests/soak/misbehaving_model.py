@@ -69,7 +69,6 @@ class Misbehaving:
         self._faulted = 0
         text, last = _content(body["messages"][0]), _content(body["messages"][-1])
         found = re.search(r"## The plan of round (\d+)", text) or re.search(r"[Rr]ound (\d+)", text)
-        assert found is not None
         number = int(found.group(1))
         if last.startswith("Your reply was cut off"):
             return self._says("\n```\n")

@@ -66,9 +66,6 @@ def refusal(destination: str, settings: SshSettings, work: Path, terminal: Perso
     return message
 
 
-# --- host keys ------------------------------------------------------------------------------------
-
-
 def test_given_a_trusted_host_when_a_command_is_run_then_its_output_comes_back(sshd: Sshd, work: Path) -> None:
     assert echo(sshd.destination, sshd.settings, work) == "through\n"
 
@@ -188,9 +185,6 @@ def test_given_hash_known_hosts_then_the_stored_name_is_not_readable(sshd: Sshd,
     assert echo(sshd.destination, sshd.settings, work) == "through\n"
 
 
-# --- credentials ----------------------------------------------------------------------------------
-
-
 def test_given_a_key_the_host_does_not_know_then_the_error_names_it_and_no_secret(sshd: Sshd, work: Path) -> None:
     (sshd.home / "config").write_text(f"IdentityFile {sshd.home / 'other_key'}\nIdentityAgent none\n")
     message = refusal(sshd.destination, sshd.settings, work)
@@ -272,9 +266,6 @@ def test_given_an_agent_that_holds_the_key_then_no_file_is_needed(
         agent.wait()
 
 
-# --- hosts that are not there ---------------------------------------------------------------------
-
-
 def test_given_a_refused_port_then_the_error_says_refused(tmp_path: Path, work: Path) -> None:
     settings = SshSettings(config_file=tmp_path / "config")
     assert "refused" in refusal(f"127.0.0.1:{free_port()}", settings, work)
@@ -318,9 +309,6 @@ def test_given_something_that_is_no_ssh_server_then_one_line_says_so(
 def test_given_a_name_that_does_not_resolve_then_the_error_says_so(tmp_path: Path, work: Path) -> None:
     settings = SshSettings(config_file=tmp_path / "config")
     assert "unknown" in refusal("ubuntu@no-such-host.invalid", settings, work)
-
-
-# --- configuration --------------------------------------------------------------------------------
 
 
 def test_given_an_alias_then_host_port_user_and_key_come_from_the_file(sshd: Sshd, work: Path) -> None:

@@ -76,9 +76,6 @@ def evaluate(target: SshTarget, at: At = lambda moment: None) -> object:
     return target.evaluate(request, lambda step, detail: at(detail if step is not Step.UPLOAD else ""))
 
 
-# --- faults of the link: nothing is lost ----------------------------------------------------------
-
-
 @contextmanager
 def before_upload(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
     sshd.cut()
@@ -219,9 +216,6 @@ def test_a_fault_of_the_link_costs_nothing(
     target.close()
     assert eventually(lambda: not list((work / "jobs").iterdir()) and not sshd.connections())
     assert eventually(lambda: not set(threading.enumerate()) - before), threading.enumerate()
-
-
-# --- faults that a person has to mend: one line ---------------------------------------------------
 
 
 def another_host_key(sshd: Sshd, work: Path, disk: Path) -> SshTarget:

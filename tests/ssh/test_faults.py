@@ -24,8 +24,6 @@ from tests.processes import PATIENCE_S, eventually, limits_s
 from tests.slow import quick
 from tests.ssh.server import Sshd, free_port, processes_mentioning
 
-# --- round trips ----------------------------------------------------------------------------------
-
 
 @dataclass
 class SlowWire:
@@ -115,9 +113,6 @@ def test_starting_following_fetching_and_removing_a_job_is_three_round_trips(ssh
         assert eventually(lambda: not list((work / "jobs").iterdir()))
     finally:
         wire.stop()
-
-
-# --- the link -------------------------------------------------------------------------------------
 
 
 def test_a_connection_that_freezes_without_closing_is_left_for_a_new_one(sshd: Sshd, work: Path) -> None:
@@ -262,7 +257,6 @@ def test_a_client_killed_without_warning_leaves_a_job_that_another_can_collect(
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
-    assert process.stdout is not None
     name, secret = process.stdout.readline().split()
     job = work / "jobs" / name
     process.kill()
@@ -275,9 +269,6 @@ def test_a_client_killed_without_warning_leaves_a_job_that_another_can_collect(
         again = RemoteJob(name, JobSpec((), 60, collect=("result",)), secret)
         assert list(runner.follow(again)) == ["on"]
         assert again.files == {"result": b"over\n"}
-
-
-# --- the host -------------------------------------------------------------------------------------
 
 
 def test_a_full_disk_is_one_line_and_room_made_is_used(sshd: Sshd, small_disk: Path) -> None:

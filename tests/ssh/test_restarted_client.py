@@ -78,7 +78,6 @@ class Scene:
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        assert process.stdout is not None
         while process.stdout.readline() != "on\n":
             assert process.poll() is None
         process.kill()
@@ -173,9 +172,6 @@ def test_a_job_that_ran_out_of_time_meanwhile_is_not_tried_again(scene: Scene, m
     assert scene.tally.read_text() == "x" and scene.clean()
 
 
-# --- which requests answer each other --------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "same"),
     [
@@ -223,9 +219,6 @@ def test_two_equal_requests_at_once_are_two_jobs_and_one_record(tmp_path: Path) 
     assert not list((tmp_path / "remote").iterdir())
 
 
-# --- what a killed run had set up there -----------------------------------------------------------------
-
-
 @pytest.fixture
 def killed(scene: Scene) -> Path:
     """The scratch folder on the host of a run whose process was killed between two evaluations."""
@@ -235,7 +228,6 @@ def killed(scene: Scene) -> Path:
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
-    assert process.stdout is not None
     while process.stdout.readline() != "idle\n":
         assert process.poll() is None
     process.kill()

@@ -123,7 +123,6 @@ def test_a_report_survives_the_way_from_the_instance_to_the_laptop(sdk: PretendS
     ],
 )
 def test_what_is_not_a_report_is_refused(laptop: Installation, damage: object) -> None:
-    assert callable(damage)
     with pytest.raises(ValueError, match="not a doctor's report"):
         from_printed(damage(to_json(examine("trn2", laptop, prove=False))))
 
@@ -131,9 +130,6 @@ def test_what_is_not_a_report_is_refused(laptop: Installation, damage: object) -
 def test_low_disk_is_a_problem(laptop: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LOW_DISK_BYTES", 1 << 60)
     assert any("set TMPDIR or clean up" in problem for problem in examine("trn2", laptop, prove=False).problems)
-
-
-# --- which route, which tables, and what no page of AWS describes ------------------------------------
 
 
 def _examined(

@@ -51,9 +51,6 @@ def toolchain(sdk: PretendSdk) -> Iterator[NeuronToolchain]:
     opened.close()
 
 
-# --- a kernel that works --------------------------------------------------------------------------
-
-
 def test_a_kernel_is_compiled_once_and_run_on_inputs_it_never_saw(toolchain: NeuronToolchain) -> None:
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     assert neff.inputs == ("a", "b") and neff.outputs == ("output_0",)
@@ -202,9 +199,6 @@ def test_a_kernel_that_fails_while_it_is_compiled_on_the_device_still_leaves_its
     assert toolchain.compile(source, [A, A], 60).output_specs == (None,), "what it returns was never seen"
 
 
-# --- candidates that fail -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("source", "says", "line"),
     [
@@ -326,9 +320,6 @@ def test_the_same_neff_with_other_shapes_is_refused_by_the_device(toolchain: Neu
         toolchain.run(neff, [LEFT], 60)
 
 
-# --- machines that fail ---------------------------------------------------------------------------
-
-
 def test_a_busy_core_is_a_fault_of_the_machine(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     sdk.behave(busy=True)
@@ -376,8 +367,6 @@ def test_nothing_is_left_behind(sdk: PretendSdk) -> None:
     toolchain.close()
     assert not folder.exists()
 
-
-# --- what an SDK's tools have, and no more --------------------------------------------------------
 
 RELEASES = [(2, 31), (2, 32), (2, 33), (2, 34)]
 
