@@ -414,9 +414,7 @@ def test_settings_in_the_folder_are_not_the_server_s(tmp_path: Path) -> None:
     assert not terms.asks_models and terms.settings.run.checkpoints == tmp_path / "checkpoints"
 
 
-def test_a_server_does_not_start_where_every_file_is_below_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_does_not_start_where_every_file_is_below_it(monkeypatch, capsys) -> None:
     monkeypatch.chdir("/")
     assert orchestrator.main(["mcp"]) == 2
     assert "start it where the kernels are" in capsys.readouterr().err
@@ -435,17 +433,13 @@ def test_keys_alone_make_no_server_ask_a_model(tmp_path: Path) -> None:
     ("flags", "said"),
     [(["--in-place", "--kernel", "mine.py"], "--kernel"), (["--suite", "nkibench"], "--suite"), (["--json"], "--json")],
 )
-def test_flags_of_one_kernel_are_none_of_a_server(
-    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_of_one_kernel_are_none_of_a_server(flags, said, capsys) -> None:
     assert orchestrator.main(["mcp", *flags]) == 2
     errors = capsys.readouterr().err
     assert said in errors and len(errors.splitlines()) == 1
 
 
-def test_without_its_package_the_server_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_its_package_the_server_names_the_extra(monkeypatch, capsys) -> None:
     monkeypatch.setattr(server, "PACKAGE", "no_such_package_as_mcp")
     assert orchestrator.main(["mcp"]) == 2
     errors = capsys.readouterr().err

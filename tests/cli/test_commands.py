@@ -141,9 +141,7 @@ def test_a_clone_keeps_everything_beside_the_program(tmp_path: Path) -> None:
     ("named", "data"),
     [(None, "{home}/.local/share"), ("", "{home}/.local/share"), ("a/b", "{home}/.local/share"), ("/data", "/data")],
 )
-def test_installed_it_keeps_everything_in_the_users_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, data: str
-) -> None:
+def test_installed_it_keeps_everything_in_the_users_folders(tmp_path, monkeypatch, named, data) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     environment = {} if named is None else {"XDG_DATA_HOME": named}
     kept = default_folders(tmp_path, environment, Path("/where/it/began"))
@@ -190,9 +188,7 @@ def test_texts_name_pages_that_there_are_and_where_they_lie(tmp_path: Path, monk
     assert " docs/" not in helped and "(docs/" not in helped
 
 
-def test_what_the_library_raises_names_commands_and_pages_as_they_are_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_library_raises_names_commands_and_pages_as_they_are_here(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("infra.terminal.started_as.is_installed", lambda tree: True)
     (tmp_path / "mine.py").write_text("import nki\n\n\n@nki.jit\ndef kernel(x):\n    return x\n")
     (tmp_path / "ref.py").write_text("def forward(x):\n    return x\n")

@@ -48,9 +48,7 @@ def test_nothing_given_is_the_defaults_and_the_command_run(tmp_path: Path) -> No
         (None, "", "--rounds 3 --rounds 4", 4, "--rounds"),
     ],
 )
-def test_flags_beat_the_environment_which_beats_the_file(
-    tmp_path: Path, toml: str | None, variable: str, flags: str, rounds: int, origin: str | None
-) -> None:
+def test_flags_beat_the_environment_which_beats_the_file(tmp_path, toml, variable, flags, rounds, origin) -> None:
     invocation = given(tmp_path, flags, toml, NKI_OPT_ROUNDS=variable)
     assert invocation.settings.run.rounds == rounds
     assert invocation.origins.get("run.rounds") == origin
@@ -152,9 +150,7 @@ def test_hosts_and_cores_may_stand_in_a_file_and_in_the_environment(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("stored", "expected"), [(None, ()), ("a.example", ("a.example",)), (["a", "b"], ("a", "b"))])
-def test_a_run_of_an_earlier_release_with_one_host_or_none_can_be_resumed(
-    stored: object, expected: tuple[str, ...]
-) -> None:
+def test_a_run_of_an_earlier_release_with_one_host_or_none_can_be_resumed(stored, expected) -> None:
     assert config.from_document({"target": {"host": stored}}, "run x").target.host == expected
 
 
@@ -222,9 +218,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("flags", "toml", "environment", "says"), MISTAKES, ids=[case[3][:60] for case in MISTAKES])
-def test_a_mistake_is_one_line_that_says_where_and_what_is_legal(
-    tmp_path: Path, flags: str, toml: str | None, environment: dict[str, str], says: str
-) -> None:
+def test_a_mistake_is_one_line_that_says_where_and_what_is_legal(tmp_path, flags, toml, environment, says) -> None:
     assert says in mistake(tmp_path, flags, toml, **environment)
 
 
@@ -243,9 +237,7 @@ SECRET = "sk-very-secret"
         (f"--unknown={SECRET}", None, {}),
     ],
 )
-def test_a_key_in_the_wrong_place_is_refused_and_never_repeated(
-    tmp_path: Path, flags: str, toml: str | None, environment: dict[str, str]
-) -> None:
+def test_a_key_in_the_wrong_place_is_refused_and_never_repeated(tmp_path, flags, toml, environment) -> None:
     assert SECRET not in mistake(tmp_path, flags, toml, **environment)
 
 

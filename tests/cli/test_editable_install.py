@@ -85,9 +85,7 @@ def test_site_packages_hold_a_path_and_no_copy(site: Path) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", ["/", "another clone"])
-def test_a_change_and_a_pull_are_what_runs_in_any_folder(
-    origin: Path, clone: Path, site: Path, tmp_path: Path, elsewhere: str
-) -> None:
+def test_a_change_and_a_pull_are_what_runs_in_any_folder(origin, clone, site, tmp_path, elsewhere) -> None:
     folder = Path(elsewhere)
     if elsewhere != "/":  # a checkout that is not the one installed: its files are below the folder, not in it
         git(tmp_path, "clone", "-q", str(origin), str(tmp_path / "other"))

@@ -72,9 +72,7 @@ def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "mine_reference.py").read_text() == "precious\n"
 
 
-def test_a_number_nobody_knows_is_a_todo_and_a_default_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_nobody_knows_is_a_todo_and_a_default_is_said(tmp_path, capsys) -> None:
     (tmp_path / "norm.py").write_text(NORM)
     assert init(capsys, tmp_path / "norm.py")[0] == 0
     text = (tmp_path / "norm_reference.py").read_text()
@@ -111,17 +109,13 @@ def test_shapes_are_of_the_arrays_and_a_number_has_none(tmp_path: Path, capsys: 
         (("512by1000",), "write it as 128x512:float32"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], shapes: tuple[str, ...], said: str
-) -> None:
+def test_shapes_that_do_not_fit_are_refused(tmp_path, capsys, shapes, said) -> None:
     (tmp_path / "mine.py").write_text(SLOW)
     status, _, errors = init(capsys, tmp_path / "mine.py", "--shape", *shapes)
     assert status == 2 and said in errors and not (tmp_path / "mine_reference.py").exists()
 
 
-def test_a_kernel_that_traces_nowhere_gets_todos_and_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kernel_that_traces_nowhere_gets_todos_and_the_reason(tmp_path, capsys) -> None:
     (tmp_path / "mine.py").write_text(SLOW.replace("rows, n = x.shape", "rows, n = x.shape\n    assert n == 7, 'odd'"))
     status, said, _ = init(capsys, tmp_path / "mine.py")
     assert status == 0 and "no shape was found" in said and "odd" in said
@@ -129,9 +123,7 @@ def test_a_kernel_that_traces_nowhere_gets_todos_and_the_reason(
         names_of(tmp_path / "mine_reference.py")["get_inputs"]()
 
 
-def test_a_kernel_in_a_package_is_traced_with_its_neighbours(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kernel_in_a_package_is_traced_with_its_neighbours(tmp_path, capsys) -> None:
     for name, text in IN_A_PACKAGE.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -150,9 +142,7 @@ def test_a_kernel_in_a_package_is_traced_with_its_neighbours(
         (("a.py", "--dry-run"), "only `clean` has it"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_meant_is_refused(capsys, arguments, said) -> None:
     status, _, errors = init(capsys, *arguments)
     assert status == 2 and said in errors
 
@@ -191,9 +181,7 @@ def kernel(x):
 """
 
 
-def test_while_shapes_are_tried_it_says_so_and_what_spares_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_shapes_are_tried_it_says_so_and_what_spares_it(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("infra.commands.init.EVERY_S", 0.0)
     monkeypatch.setattr("infra.commands.init.MOST_TRIED", 3)
     (tmp_path / "odd.py").write_text(ODD)

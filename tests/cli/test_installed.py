@@ -107,9 +107,7 @@ def test_the_wheel_has_every_file_of_the_program_and_the_source_every_file(built
     assert inside == wanted | {"orchestrator.py", "config.py", "bootstrap.py", "setup_trn2.sh", "README.md"}
 
 
-def test_a_run_leaves_its_results_with_the_user_and_nothing_in_the_installation(
-    environment: Path, site: Path, tmp_path: Path
-) -> None:
+def test_a_run_leaves_its_results_with_the_user_and_nothing_in_the_installation(environment, site, tmp_path) -> None:
     def installed() -> set[str]:
         return {str(path) for path in site.rglob("*") if "__pycache__" not in path.parts}
 

@@ -43,9 +43,7 @@ def facts(measured: Measurement) -> Facts:
     ],
     ids=["fp32", "bf16", "fp8", "memory", "vector"],
 )
-def test_the_peak_is_the_slowest_kind_of_work_at_its_own_rate(
-    work: Work, precision: PrecisionPolicy, peak_us: float, limiter: str
-) -> None:
+def test_the_peak_is_the_slowest_kind_of_work_at_its_own_rate(work, precision, peak_us, limiter) -> None:
     bound = CORE.bounds(work, precision)
     assert bound.peak_us == pytest.approx(peak_us, rel=1e-6)
     assert bound.limiter == limiter

@@ -162,9 +162,7 @@ def test_what_underflows_on_the_way_may_vanish_even_a_whole_row_of_it_but_not_ap
 
 @pytest.mark.parametrize(("task", "dtype"), [(TASK, np.float32), (BF16, ml_dtypes.bfloat16)], ids=["float32", "bf16"])
 @pytest.mark.parametrize(("distribution", "left_out"), [("constant-rows", 0), ("reference", 0), ("reference", 64)])
-def test_honest_products_pass_where_sums_cancel_and_one_without_a_tile_does_not(
-    task: Task, dtype: type, distribution: str, left_out: int
-) -> None:
+def test_honest_products_pass_where_sums_cancel_and_one_without_a_tile_does_not(task, dtype, distribution, left_out):
     """Under constant rows a whole row of the product is one number, which cancels in some rows."""
     arithmetic = arithmetic_of(task, exact_functions=True)
     reference = Reference(task, task.full)
@@ -363,9 +361,7 @@ def as_held(of_task: Task, distribution: str, seed: int, computed: Callable[[np.
 
 @pytest.mark.parametrize("distribution", ["large", "heavy-tailed", "peaks"])
 @pytest.mark.parametrize("honest", [gelu, gelu_in_parts])
-def test_what_float32_itself_drops_may_be_dropped(
-    distribution: str, honest: Callable[[np.ndarray], np.ndarray]
-) -> None:
+def test_what_float32_itself_drops_may_be_dropped(distribution, honest) -> None:
     """1 + erf(x) is 0 in float32 below -5.5, and in float64 1e-7 and less for three more."""
     of_task = replace(TASK, reference_source=GELU)
     assert all(as_held(of_task, distribution, seed, honest) for seed in range(3))

@@ -78,9 +78,7 @@ def test_rejections_do_not_crowd_out_wins(wins: int, rejections: int, expected: 
     ],
     ids=["won again", "lost now", "lost again", "won now", "not followed"],
 )
-def test_what_was_shown_and_followed_is_confirmed_or_refuted(
-    before: Experience, now: Experience, confirmed: int, refuted: int
-) -> None:
+def test_what_was_shown_and_followed_is_confirmed_or_refuted(before, now, confirmed, refuted) -> None:
     memory = OptimizationMemory([before])
     memory.add(now, shown=(before,))
     entry = memory.experiences[0]

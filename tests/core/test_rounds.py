@@ -418,9 +418,7 @@ def test_it_stops_when_the_planner_has_nothing_left() -> None:
     assert (outcome.ending, outcome.reason) == (Ending.FINISHED, "every site was tried")
 
 
-def test_a_planner_that_found_nothing_in_the_time_that_was_left_ends_with_the_budget(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_planner_that_found_nothing_in_the_time_that_was_left_ends_with_the_budget(monkeypatch) -> None:
     script = Script([measured(100)], plans=[NothingToPlan("none in time")])
     told = script.tell
 
@@ -562,9 +560,7 @@ EXPLORING = DivergenceGuard(max_exploration=2)
     ids=["none allowed", "151 % goes back, 110 % goes on", "149 % goes on, and pays", "the second step must pay",
          "a tie within the noise is a step", "a failure is a step", "counted from the newest best", "three steps"],
 )  # fmt: skip
-def test_exploration_leads_over_slower_kernels_and_ends(
-    guard: DivergenceGuard, latencies_us: list[float | None], expected: list[tuple[str, str]]
-) -> None:
+def test_exploration_leads_over_slower_kernels_and_ends(guard, latencies_us, expected) -> None:
     results = [measured(100), *(BROKEN if us is None else measured(us) for us in latencies_us)]
     script = Script(results)
     script.run(rounds=len(latencies_us), guard=guard, max_repairs=0)
@@ -898,9 +894,7 @@ def test_a_round_counts_as_the_models_failure_only_when_every_lane_does() -> Non
     ("error", "ending"),
     [(BudgetExhausted("the next call could cost $2"), Ending.BUDGET), (TargetUnreachable("host gone"), None)],
 )
-def test_what_stops_one_lane_ends_the_run_and_what_the_others_earned_is_kept(
-    error: Exception, ending: Ending | None
-) -> None:
+def test_what_stops_one_lane_ends_the_run_and_what_the_others_earned_is_kept(error, ending) -> None:
     script = WideScript({"a": measured(60), "b": error})
     if ending is None:
         with pytest.raises(TargetUnreachable):
@@ -966,9 +960,7 @@ def test_the_last_check_draws_so_many_times_what_a_round_draws_at_a_gate() -> No
     assert more_at_the_gates(task, secret) == pytest.approx(expected) and expected > 2
 
 
-def test_what_the_gates_alone_took_is_reserved_as_often_as_the_last_check_takes_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_the_gates_alone_took_is_reserved_as_often_as_the_last_check_takes_it(monkeypatch) -> None:
     ticks = count()
     monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
     script = Script([measured(100.0), replace(measured(50.0), verified_full=False)])

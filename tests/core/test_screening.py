@@ -113,9 +113,7 @@ SIX = {"a": 90.0, "b": 50.0, "c": 80.0, "d": 50.9, "e": 70.0, "f": 49.95}
         ([1.0, 7.0, 7.0, 7.0], [True, True, True, False]),
     ],
 )
-def test_what_cannot_be_told_from_the_best_may_be_it_and_three_in_any_case(
-    predicted: list[float], sent: list[bool]
-) -> None:
+def test_what_cannot_be_told_from_the_best_may_be_it_and_three_in_any_case(predicted, sent) -> None:
     assert may_be_best(predicted, TIE, least=3) == sent
 
 
@@ -134,9 +132,7 @@ def test_the_device_times_what_may_be_the_best_and_the_others_say_why_not() -> N
 
 
 @pytest.mark.parametrize(("contested", "more"), [("bdf", ["e"]), ("bd", []), ("abcdef", [])])
-def test_beside_what_rests_on_a_contested_fact_the_device_times_one_that_rests_on_none(
-    contested: str, more: list[str]
-) -> None:
+def test_beside_what_rests_on_a_contested_fact_the_device_times_one_that_rests_on_none(contested, more) -> None:
     """Predicted to be the best of those, however far behind; none where there is none, or one goes anyway."""
     table = TableSimulator({name: (us, "dma", ("a fact",) if name in contested else ()) for name, us in SIX.items()})
     script = Kernels({"b": 60, "d": 58, "f": 65, "e": 80}, table)

@@ -300,9 +300,7 @@ class _Float32s:
 
 
 @pytest.mark.parametrize(("offset", "draws"), [(1e3, 4), (1.0, 1)])
-def test_what_decided_for_one_kernel_decides_for_the_next_without_the_reference(
-    tmp_path: Path, offset: float, draws: int
-) -> None:
+def test_what_decided_for_one_kernel_decides_for_the_next_without_the_reference(tmp_path, offset, draws) -> None:
     of_task = task(BEYOND_ITS_NOISE.replace("OFFSET", str(offset)))
     reference = Reference(of_task, of_task.full)
     (x,) = reference.inputs(1)

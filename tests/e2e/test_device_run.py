@@ -74,9 +74,7 @@ def carried_out(folder: Path, patch: pytest.MonkeyPatch, *flags: str) -> run.Fin
 
 
 @pytest.mark.slow
-def test_the_best_by_simulation_go_to_the_device_and_it_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_by_simulation_go_to_the_device_and_it_decides(tmp_path, monkeypatch) -> None:
     done = carried_out(tmp_path, monkeypatch)
     assert done.settings.run.width == rounds.CHOSEN_FROM == 6
     tried = {attempt.lane: attempt for attempt in done.result.attempts}
@@ -118,9 +116,7 @@ def test_who_wants_one_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (None, "catalogue", False, 1000, MOST_AT_ONCE),
     ],
 )
-def test_a_round_is_as_wide_as_its_user_wants_or_its_target_deserves(
-    wanted: int | None, provider: str, simulated: bool, at_once: int, width: int
-) -> None:
+def test_a_round_is_as_wide_as_its_user_wants_or_its_target_deserves(wanted, provider, simulated, at_once, width):
     settings = config.from_keywords({} if wanted is None else {"width": wanted}).settings
     target = types.SimpleNamespace(width=at_once)
     assert rounds.width_of(settings, target, simulated, provider) == width

@@ -60,9 +60,7 @@ def optimized(tmp_path: Path) -> Callable[..., Outcome]:
 
 
 @pytest.mark.slow
-def test_a_function_stopped_after_its_first_round_is_gone_on_with_by_the_command(
-    optimized: Callable[..., Outcome], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_function_stopped_after_its_first_round_is_gone_on_with_by_the_command(optimized, tmp_path, capfd) -> None:
     told: list[events.Event] = []
     first = optimized(
         on_event=told.append, should_stop=lambda: any(isinstance(each, events.RoundEnded) for each in told)
@@ -84,9 +82,7 @@ def test_a_function_stopped_after_its_first_round_is_gone_on_with_by_the_command
     assert "--- mine.py" in gone_on.errors, "people read standard error"
 
 
-def test_what_a_listener_raises_ends_the_run_saved_and_is_raised(
-    optimized: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_what_a_listener_raises_ends_the_run_saved_and_is_raised(optimized, tmp_path) -> None:
     """In a thread beside the first: no signal may be handled there."""
     caught: list[BaseException] = []
 

@@ -178,9 +178,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_set_is_optimized_shown_and_gone_on_with(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_is_optimized_shown_and_gone_on_with(folder, capsys, monkeypatch) -> None:
     monkeypatch.setattr(joined_kernel, "MOST_BETWEEN", 1)  # each takes seconds, and the tests below have more
     tmp_path, model = folder, world(folder, FEW_SHAPES)
     status, output, errors = here(*FLAGS, *model, "--json", capsys=capsys)
@@ -297,9 +295,7 @@ def test_only_one_shape_of_a_table_is_an_ordinary_run(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_a_set_is_refused_in_one_line(
-    folder: Path, flags: tuple[str, ...], changes: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_a_set_is_refused_in_one_line(folder, flags, changes, said, capsys) -> None:
     world(folder, changes.get("shapes", SHAPES))
     (folder / "k.py").write_text(changes.get("kernel", KERNEL), encoding="utf-8")
     (folder / "k_ref.py").write_text(changes.get("reference", REFERENCE), encoding="utf-8")

@@ -157,9 +157,7 @@ PAGE = "<!DOCTYPE html><html><head><title>Welcome to nginx</title></head><body>x
     ],
     ids=["401", "404", "a web page"],
 )
-def test_a_model_that_never_will_answer_ends_the_run_at_once_with_one_whole_line(
-    tmp_path: Path, fault: HttpFault, said: str
-) -> None:
+def test_a_model_that_never_will_answer_ends_the_run_at_once_with_one_whole_line(tmp_path, fault, said) -> None:
     with WireServer([fault] * 9) as server:
         ran = run_with(server, "anthropic", tmp_path, "--rounds", "3")
         asked = len(server.requests)

@@ -303,9 +303,7 @@ def test_one_added_halfway_is_found(what: str, monkeypatch: pytest.MonkeyPatch, 
         check(core, monkeypatch, tmp_path)
 
 
-def test_one_that_lacks_nothing_passes_wherever_only_the_table_is_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_one_that_lacks_nothing_passes_wherever_only_the_table_is_asked(monkeypatch, tmp_path) -> None:
     core = halfway()
     monkeypatch.setitem(MACHINES, core.name, core)  # type: ignore[arg-type]  # as above
     check_its_numbers(core)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,9 +119,7 @@ def test_each_compiles_with_fixtures_of_its_era() -> None:
     check_fixtures(ROUTES, test_eras.ERAS)
 
 
-def test_the_one_without_an_era_of_its_own_is_what_all_other_tests_compile_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_one_without_an_era_of_its_own_is_what_all_other_tests_compile_with(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "leases"))
     toolchain = open_neuron_toolchain(traced_on_simulator, installation=PretendSdk(tmp_path / "sdk").installation)
     toolchain.close()

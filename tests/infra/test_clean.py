@@ -154,9 +154,7 @@ def test_of_runs_only_what_was_half_written_goes(tmp_path: Path, temporary: Path
     }
 
 
-def test_a_run_that_was_killed_before_it_began_goes_and_a_folder_of_the_user_s_stays(
-    tmp_path: Path, temporary: Path
-) -> None:
+def test_a_run_that_was_killed_before_it_began_goes_and_a_folder_of_the_user_s_stays(tmp_path, temporary) -> None:
     for name, extra in (("killed", ""), ("young", ""), ("kept", "notes.txt"), ("full", "candidates/a.py")):
         path = tmp_path / "runs" / name
         for folder in ("candidates", "evaluations", "exchanges"):
@@ -169,9 +167,7 @@ def test_a_run_that_was_killed_before_it_began_goes_and_a_folder_of_the_user_s_s
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["full", "kept", "young"]
 
 
-def test_the_command_lists_first_and_then_removes(
-    tmp_path: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_lists_first_and_then_removes(tmp_path, temporary, capsys) -> None:
     left = temporary / "nki-judge-00000abc"
     left.mkdir()
     (left / ".owner").touch()
@@ -192,7 +188,5 @@ def test_the_command_lists_first_and_then_removes(
     ("arguments", "said"),
     [(("--dry-run",), "only `clean` has it, not `run`"), (("clean", "--json"), "`clean` has no document")],
 )
-def test_flags_of_other_commands_are_refused(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
-) -> None:
+def test_flags_of_other_commands_are_refused(capsys, arguments, said) -> None:
     assert orchestrator.main([*arguments]) == 2 and said in capsys.readouterr().err

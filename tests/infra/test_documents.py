@@ -115,9 +115,7 @@ def test_a_run_that_measured_nothing_has_nulls(tmp_path: Path, capsys: pytest.Ca
     assert document["best"] is None and document["speedup"] is None and document["reason"] == "the host is gone"
 
 
-def test_runs_lists_the_newest_first_and_says_which_are_damaged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_lists_the_newest_first_and_says_which_are_damaged(tmp_path, capsys) -> None:
     finished_run(tmp_path, "a")
     finished_run(tmp_path, "b")
     (tmp_path / "a" / "best.json").write_text("{")
@@ -188,17 +186,13 @@ def test_the_simulator_s_findings(tmp_path: Path, capsys: pytest.CaptureFixture[
         (("--json", "--kernel", "nowhere.py"), 2, "no such kernel file"),
     ],
 )
-def test_an_error_is_a_document_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int, said: str
-) -> None:
+def test_an_error_is_a_document_too(tmp_path, capsys, arguments, status, said) -> None:
     ended, document, errors = asked(capsys, *arguments, "--checkpoints", tmp_path)
     assert ended == document["exit_code"] == status and said in document["error"] and said in errors
     assert SECRET not in json.dumps(document) + errors
 
 
-def test_a_kernel_the_simulator_refuses_is_an_error_document(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kernel_the_simulator_refuses_is_an_error_document(tmp_path, capsys) -> None:
     (tmp_path / "mine.py").write_text(BROKEN)
     status = nki_sim(["profile", str(tmp_path / "mine.py"), "--shape", "128x2048", "128x2048", "--json"])
     document = checked(capsys.readouterr().out)

@@ -181,9 +181,7 @@ def test_the_last_measurement_is_against_its_own_incumbent(remember: Remember) -
 @pytest.mark.parametrize(
     "fault", [CompileFailed("no", 3), Incorrect(CheckFailure(0, "full", 0, "differs")), Implausible("too fast", 0.1)]
 )
-def test_a_fault_of_the_kernel_holds_against_every_incumbent_and_in_other_runs(
-    remember: Remember, fault: Evaluation
-) -> None:
+def test_a_fault_of_the_kernel_holds_against_every_incumbent_and_in_other_runs(remember, fault) -> None:
     target, remembering = remember(simulated=False, result=fault)
     evaluate(remembering, WITH_INCUMBENT)
     assert evaluate(remembering, replace(WITH_INCUMBENT, incumbent=INPUT)) == fault and target.evaluated == 1

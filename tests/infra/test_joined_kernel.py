@@ -74,9 +74,7 @@ def tuned_at(task: Task, shapes: ShapeSet, name: str, given: str, source: str) -
 
 
 @pytest.mark.slow
-def test_a_kernel_that_is_wrong_elsewhere_is_found_out_and_the_choice_made_anew(
-    target: LocalTarget, tmp_path: Path
-) -> None:
+def test_a_kernel_that_is_wrong_elsewhere_is_found_out_and_the_choice_made_anew(target, tmp_path) -> None:
     made = joined(target, tmp_path, {"N1024": ONLY_THERE, "N508": NOT_ELSEWHERE_EITHER})
     wide, middle = made.table.rows
     assert wide.variant and middle.variant and wide.variant != middle.variant

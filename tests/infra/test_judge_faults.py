@@ -34,9 +34,7 @@ def _broken_tree(folder: Path, broken: str) -> Path:
 
 
 @pytest.mark.parametrize("namespaces", [True, False])
-def test_a_simulator_that_does_not_import_is_the_machines_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespaces: bool
-) -> None:
+def test_a_simulator_that_does_not_import_is_the_machines_fault(tmp_path, monkeypatch, namespaces) -> None:
     tree = _broken_tree(tmp_path, "raise ImportError('libgomp.so.1: cannot open shared object file')\n")
     monkeypatch.setattr(simulator_toolchain, "TREE", tree)
     toolchain = simulator_toolchain.SimulatorToolchain("trn2", namespaces=namespaces)
@@ -64,9 +62,7 @@ def test_a_candidate_cannot_blame_the_machine(source: str, namespaces: bool) -> 
 
 @pytest.mark.parametrize("module", ["infra.judging.judge", "infra.doctor"])
 @pytest.mark.parametrize("missing", ["numpy", "ml_dtypes"])
-def test_a_host_without_a_package_is_told_in_one_line_what_to_install(
-    tmp_path: Path, module: str, missing: str
-) -> None:
+def test_a_host_without_a_package_is_told_in_one_line_what_to_install(tmp_path, module, missing) -> None:
     if missing == "ml_dtypes":
         (tmp_path / "numpy").symlink_to(Path(numpy.__file__).parent)
         for libraries in Path(numpy.__file__).parent.parent.glob("numpy.libs"):

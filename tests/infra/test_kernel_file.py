@@ -157,9 +157,7 @@ def test_a_neighbour_that_is_no_python_travels_for_the_compiler_to_complain_of(t
         ("nki/math.py", "{}.nki.math"),
     ],
 )
-def test_a_name_that_python_cannot_import_is_replaced_by_one_that_it_can(
-    tmp_path: Path, kernel: str, module: str
-) -> None:
+def test_a_name_that_python_cannot_import_is_replaced_by_one_that_it_can(tmp_path, kernel, module) -> None:
     folder = kernel.partition("/")[0]
     files = {
         kernel: "try:\n    from .helpers import f\nexcept ImportError:\n    from helpers import f\n"

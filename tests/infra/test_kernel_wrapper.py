@@ -112,9 +112,7 @@ def kernel(folder: Path, source: str) -> str:
     return str(path)
 
 
-def test_a_right_kernel_has_latencies_and_the_fields_asked_for(
-    tmp_path: Path, reference: str, target: Target | None
-) -> None:
+def test_a_right_kernel_has_latencies_and_the_fields_asked_for(tmp_path, reference, target) -> None:
     profiled = NKIKernel(kernel(tmp_path, kernels.SLOW), reference, target=target, limits=QUICK)
     result = profiled.profile(["no_such_field", *FIELDS])
     assert (result.compiled, result.runnable, result.correct) == (True, True, True), result.metadata
@@ -145,10 +143,7 @@ def test_a_right_kernel_has_latencies_and_the_fields_asked_for(
     ],
     ids=["does not compile", "wrong"],
 )
-def test_a_faulty_kernel_says_how_far_it_came(
-    tmp_path: Path, reference: str, target: Target | None, source: str, flags: tuple[bool, bool, bool],
-    said: tuple[str, str], kind: type,
-) -> None:  # fmt: skip
+def test_a_faulty_kernel_says_how_far_it_came(tmp_path, reference, target, source, flags, said, kind) -> None:
     result = NKIKernel(kernel(tmp_path, source), reference, target=target, limits=QUICK).profile(FIELDS)
     assert (result.compiled, result.runnable, result.correct) == flags
     assert isinstance(result.evaluation, kind) and said[1] in result.metadata[said[0]]
@@ -177,9 +172,7 @@ FAILURE = CheckFailure(0, "full", 0, "outputs differ")
         (TimedOut(Step.READ_PROFILE, 600.0), (True, True, False), "benchmarking_error"),
     ],
 )
-def test_every_outcome_has_its_flags_and_its_word(
-    evaluation: Evaluation, flags: tuple[bool, bool, bool], key: str
-) -> None:
+def test_every_outcome_has_its_flags_and_its_word(evaluation, flags, key) -> None:
     result = kernel_result(evaluation)
     metadata: dict[str, Any] = result.metadata
     assert (result.compiled, result.runnable, result.correct) == flags and list(metadata) == [key]

@@ -74,9 +74,7 @@ def test_what_a_kernel_imports_of_its_package_is_there_while_it_is_migrated(tmp_
     assert not list(tmp_path.rglob("__pycache__"))
 
 
-def test_the_process_sees_no_key_and_what_the_kernel_prints_is_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_process_sees_no_key_and_what_the_kernel_prints_is_no_answer(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
     spy = OLD + "\n\nimport os\nprint('{\"left\": []}')\nassert 'ANTHROPIC_API_KEY' not in os.environ\n"
     kernel = tmp_path / "mine.py"

@@ -79,9 +79,7 @@ def test_it_is_measured_and_lines_of_its_neighbours_count_for_the_calls(target: 
         (KERNEL.replace("def add_rows", "def add"), {}, "defines no kernel: name it add_rows", None),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_in_a_neighbour_is_said_with_its_place(
-    kernel: str, changed: dict[str, str], said: str, line: int | None, namespaces: bool
-) -> None:
+def test_what_goes_wrong_in_a_neighbour_is_said_with_its_place(kernel, changed, said, line, namespaces) -> None:
     toolchain = SimulatorToolchain("trn2", namespaces=namespaces)
     try:
         with pytest.raises(CompileError, match=said) as failed:

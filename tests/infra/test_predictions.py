@@ -48,9 +48,7 @@ def test_a_prediction_says_what_binds_the_kernel(shared: Predictor, judged: Meas
     assert shared([SOURCE]) == {SOURCE: judged.latency_us}
 
 
-def test_a_timeline_says_when_engines_are_busy_and_its_trace_names_lines_of_the_source(
-    shared: Predictor, judged: Measured
-) -> None:
+def test_a_timeline_says_when_engines_are_busy_and_its_trace_names_lines_of_the_source(shared, judged) -> None:
     line = shared.timeline(SOURCE)
     assert line.latency_us == shared([SOURCE])[SOURCE] and line.cores == 1
     assert {len(shares) for shares in line.busy.values()} == {SLICES} and "scalar" in line.busy

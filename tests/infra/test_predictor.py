@@ -245,9 +245,7 @@ def handed_over(predict: Predictor, monkeypatch: pytest.MonkeyPatch) -> list[int
     return sizes
 
 
-def test_small_kernels_are_handed_over_several_at_a_time_and_large_ones_alone(
-    predict: Predictor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_kernels_are_handed_over_several_at_a_time_and_large_ones_alone(predict, monkeypatch) -> None:
     wider = [SOURCE.replace("TILE_N = 512", f"TILE_N = {size}") for size in (1024, 1792, 3584, 7168)]
     predict([SOURCE])
     predict._each_s = 0.01
@@ -260,9 +258,7 @@ def test_small_kernels_are_handed_over_several_at_a_time_and_large_ones_alone(
     assert sizes == [1] * 4
 
 
-def test_many_kernels_are_handed_over_ever_fewer_at_a_time_and_never_more_than_a_message_s_time(
-    predict: Predictor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_kernels_are_handed_over_ever_fewer_at_a_time_and_never_more_than_a_message_s_time(predict, monkeypatch):
     """So that all workers are through at about the same time, and one that is lost takes little with it."""
     predict([SOURCE])
     monkeypatch.setattr(predict, "_rows", 100)

@@ -292,9 +292,7 @@ def test_the_report_shows_the_lineage_and_marks_what_was_dropped(tmp_path: Path)
         ([(50.0, 65.0)] * 3, "no order to compare over 3 kernels, its first choice is the best measured"),
     ],
 )
-def test_a_run_on_a_device_says_how_good_a_guide_the_simulator_was(
-    tmp_path: Path, times: list[tuple[float, float]], said: str | None
-) -> None:
+def test_a_run_on_a_device_says_how_good_a_guide_the_simulator_was(tmp_path, times, said) -> None:
     folder = RunFolder.create(tmp_path, manifest("run"), {})
     folder.best(Candidate("input", BEFORE), measured(100.0, simulated=False))
     for number, (predicted_us, us) in enumerate(times, 1):

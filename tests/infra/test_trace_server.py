@@ -169,9 +169,7 @@ def test_it_changes_nothing_about_the_devices_that_it_sees(toolchain: SimulatorT
         assert [os.stat(name).st_mode for name in ("/dev/null", "/dev/urandom")] == before
 
 
-def test_where_namespaces_are_refused_it_is_not_read_in_beside_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_namespaces_are_refused_it_is_not_read_in_beside_the_server(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(namespaces, "fork_isolated", lambda mounts: (-1, "refused"))
     monkeypatch.setattr(orphans, "end_with_parent", lambda parent: None)
     monkeypatch.setattr(trace_worker, "_trace", lambda *given: pytest.fail("it is traced here"))
@@ -179,9 +177,7 @@ def test_where_namespaces_are_refused_it_is_not_read_in_beside_the_server(
     assert trace_worker.carry_out({**job, "forked": True}) == 1
 
 
-def test_where_the_filter_is_refused_it_is_not_read_in_beside_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_filter_is_refused_it_is_not_read_in_beside_the_server(tmp_path, monkeypatch) -> None:
     def refused() -> None:
         raise linux.IsolationUnavailable("refused")
 
@@ -195,9 +191,7 @@ def test_where_the_filter_is_refused_it_is_not_read_in_beside_the_server(
             del sys.modules[name]
 
 
-def test_what_the_server_does_not_read_in_has_a_process_of_its_own(
-    toolchain: SimulatorToolchain, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_server_does_not_read_in_has_a_process_of_its_own(toolchain, monkeypatch) -> None:
     watched, ways = sandbox.watched, []
 
     def refused_if_forked(start: Any, **named: Any) -> sandbox.Finished:
@@ -219,9 +213,7 @@ def test_its_group_can_be_ended_as_soon_as_its_pid_is_known(toolchain: Simulator
             assert forked.wait(PATIENCE_S) == -signal.SIGKILL
 
 
-def test_after_an_interruption_no_answer_is_taken_for_another_ones(
-    toolchain: SimulatorToolchain, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_an_interruption_no_answer_is_taken_for_another_ones(toolchain, monkeypatch) -> None:
     """Ctrl-C while a candidate is waited for, and again while it is ended."""
     toolchain.compile(SILU, ARGUMENTS, 60)
     first = server_of(toolchain)

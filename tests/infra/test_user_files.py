@@ -114,9 +114,7 @@ def test_a_file_that_grows_is_read_to_its_bound(folder: Folder) -> None:
         folder.read(place)
 
 
-def test_a_confined_process_reads_kernels_references_and_neighbours_in_its_folder_alone(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_confined_process_reads_kernels_references_and_neighbours_in_its_folder_alone(folder, monkeypatch) -> None:
     outside, work = folder.path.parent, folder.path
     monkeypatch.setattr(user_files, "_confined", ())
     (work / "helper.py").symlink_to(outside / "private.py")

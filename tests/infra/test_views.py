@@ -179,9 +179,7 @@ def test_unknown_cost_is_said_and_no_calls_are_said() -> None:
     ("rounds", "limit_h", "now", "left"),
     [(0, None, 0, None), (1, None, 0, 900.0), (2, None, 0, 800.0), (1, 0.1, 60.0, 300.0), (10, None, 0, 0.0)],
 )
-def test_time_left_goes_by_the_rounds_so_far(
-    rounds: int, limit_h: float | None, now: float, left: float | None
-) -> None:
+def test_time_left_goes_by_the_rounds_so_far(rounds, limit_h, now, left) -> None:
     state = RunState()
     events = list(run_events(rounds))
     state.apply(type(events[0])(**(vars(events[0]) | {"max_hours": limit_h})), 0.0)  # type: ignore[call-arg]

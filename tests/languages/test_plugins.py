@@ -105,9 +105,7 @@ except SettingsError as error:
     )
 
 
-def test_runs_of_a_language_that_is_gone_are_shown_and_not_resumed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_of_a_language_that_is_gone_are_shown_and_not_resumed(tmp_path, capsys) -> None:
     settings = config.to_document(config.Settings())
     settings["run"] |= {"language": "toy", "beads": [3]}
     folder = RunFolder.create(tmp_path, manifest("r1", language="toy"), settings)

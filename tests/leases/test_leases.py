@@ -64,9 +64,7 @@ def kill(process: multiprocessing.process.BaseProcess, reap: bool = True) -> Non
 
 
 @pytest.mark.parametrize("cores", [1, 3])
-def test_of_many_processes_no_two_ever_hold_one_core_and_killed_ones_lose_nothing(
-    folder: LeaseFolder, tmp_path: Path, cores: int
-) -> None:
+def test_of_many_processes_no_two_ever_hold_one_core_and_killed_ones_lose_nothing(folder, tmp_path, cores) -> None:
     names = [f"core-{number}" for number in range(cores)]
 
     def work(number: int) -> None:

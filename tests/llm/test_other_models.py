@@ -161,9 +161,7 @@ CLAUDE_FAULTS = {
 
 
 @pytest.mark.parametrize(("result", "status", "error"), CLAUDE_FAULTS.values(), ids=CLAUDE_FAULTS.keys())
-def test_claudes_failures_are_told_apart(
-    tmp_path: Path, result: dict[str, object] | str, status: int, error: type[ModelError]
-) -> None:
+def test_claudes_failures_are_told_apart(tmp_path, result, status, error) -> None:
     with pytest.raises(error):
         claude(tmp_path, result, status).complete(REQUEST)
 

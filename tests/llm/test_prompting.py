@@ -94,9 +94,7 @@ def test_system_texts_render_from_machine_facts_alone(template: str) -> None:
     (Dialect("NKI 0.7", any_python=True), ["valid in NKI 0.7. It runs", "any Python", "over plain `range`"],
      ["a part of Python", "lambda or comprehension"]),
 ])  # fmt: skip
-def test_an_executor_is_asked_for_what_is_valid_in_the_targets_version(
-    dialect: Dialect, there: list[str], not_there: list[str]
-) -> None:
+def test_an_executor_is_asked_for_what_is_valid_in_the_targets_version(dialect, there, not_there) -> None:
     text = render("nki", "executor_system.j2", machine=TRN2, dialect=dialect, sweeps=False)
     assert [part for part in there if part not in text] == []
     assert [part for part in not_there if part in text] == []

@@ -197,9 +197,7 @@ OUTLASTS: dict[str, tuple[HttpFault | CutStream | Says, type[ModelError], int]] 
 
 @BOTH
 @pytest.mark.parametrize(("fault", "error", "asked"), OUTLASTS.values(), ids=OUTLASTS.keys())
-def test_a_lasting_fault_is_raised_after_a_bounded_number_of_attempts(
-    provider: str, fault: HttpFault | CutStream | Says, error: type[ModelError], asked: int
-) -> None:
+def test_a_lasting_fault_is_raised_after_a_bounded_number_of_attempts(provider, fault, error, asked) -> None:
     with WireServer(lambda body: fault) as server, pytest.raises(error, match=f"{asked} attempts") as raised:
         connect(provider, server, Clockwork(), attempts=4, empty_attempts=2).complete(REQUEST)
     assert len(server.requests) == asked
@@ -272,9 +270,7 @@ UNUSABLE = {
 
 @BOTH
 @pytest.mark.parametrize(("fault", "said", "variable"), UNUSABLE.values(), ids=UNUSABLE.keys())
-def test_what_will_never_answer_is_one_line_with_its_address_and_what_to_set(
-    provider: str, fault: HttpFault, said: str, variable: str
-) -> None:
+def test_what_will_never_answer_is_one_line_with_its_address_and_what_to_set(provider, fault, said, variable) -> None:
     clock = Clockwork()
     with WireServer([fault] * 20) as server:
         with pytest.raises(ModelUnusable) as raised:

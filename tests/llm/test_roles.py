@@ -183,9 +183,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize(("reply", "feedback", "advice"), UNUSABLE.values(), ids=UNUSABLE.keys())
-def test_a_reply_without_a_new_kernel_is_refused_with_advice(
-    reply: str | Says, feedback: tuple[Feedback, ...], advice: str
-) -> None:
+def test_a_reply_without_a_new_kernel_is_refused_with_advice(reply, feedback, advice) -> None:
     with stage([reply]) as given, pytest.raises(UnusableReply) as raised:
         given.proposer.executor.execute(context(), PLAN, feedback)
     assert advice in str(raised.value)
@@ -256,9 +254,7 @@ def test_the_review_holds_the_models_judgement_and_our_numbers() -> None:
     (Candidate("c4", BETTER), CompileFailed("unknown name slu", 18), "compile_failed",
      "does not compile (line 18): unknown name slu"),
 ])  # fmt: skip
-def test_a_failed_round_is_reviewed_too(
-    candidate: Candidate | None, result: CompileFailed | None, outcome: str, shown: str
-) -> None:
+def test_a_failed_round_is_reviewed_too(candidate, result, outcome, shown) -> None:
     with stage([GOOD_REVIEW]) as given:
         note = given.proposer.reflector.reflect(context(), PLAN, candidate, result, GUARD.decide(None, 400.0))
     assert (note.actual_gain_us, note.outcome) == (None, outcome)

@@ -49,9 +49,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, 
     return status, said.out, said.err
 
 
-def test_a_run_is_drawn_with_its_timelines_and_leads_to_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_drawn_with_its_timelines_and_leads_to_them(tmp_path, capsys) -> None:
     folder = real_run(tmp_path / "checkpoints")
     page = tmp_path / "out" / "a page.html"
     page.parent.mkdir()
@@ -68,9 +66,7 @@ def test_a_run_is_drawn_with_its_timelines_and_leads_to_them(
         assert any("nisa.activation" in each for each in names), "instructions bear the text of their lines"
 
 
-def test_without_a_name_it_lies_in_the_runs_folder_and_json_has_standard_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_name_it_lies_in_the_runs_folder_and_json_has_standard_output(tmp_path, capsys) -> None:
     folder = made_run(tmp_path)
     status, out, errors = shown(capsys, folder.run_id, "--html", "--json", "--checkpoints", tmp_path)
     assert status == 0 and json.loads(out)["run_id"] == folder.run_id and "report.html" in errors

@@ -70,9 +70,7 @@ def test_given_a_trusted_host_when_a_command_is_run_then_its_output_comes_back(s
     assert echo(sshd.destination, sshd.settings, work) == "through\n"
 
 
-def test_given_an_unknown_host_and_no_terminal_then_the_error_shows_fingerprint_and_flag(
-    sshd: Sshd, work: Path
-) -> None:
+def test_given_an_unknown_host_and_no_terminal_then_the_error_shows_fingerprint_and_flag(sshd, work) -> None:
     (sshd.home / "known_hosts").unlink()
     shown = subprocess.run(
         ["ssh-keygen", "-lf", str(sshd.home / "host_key.pub")], capture_output=True, text=True, check=True
@@ -203,9 +201,7 @@ def test_given_a_key_by_hand_then_it_is_offered_first(sshd: Sshd, work: Path) ->
 
 
 @pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), ("not a key at all\n", "not a private key")])
-def test_given_an_unusable_identity_file_then_the_error_says_what_is_wrong(
-    sshd: Sshd, work: Path, content: str | None, said: str
-) -> None:
+def test_given_an_unusable_identity_file_then_the_error_says_what_is_wrong(sshd, work, content, said) -> None:
     path = sshd.home / "odd_key"
     if content is not None:
         path.write_text(content)
@@ -227,9 +223,7 @@ def test_given_an_encrypted_key_and_no_terminal_then_one_line_says_so(encrypted:
     assert "encrypted" in message and "ssh-add" in message
 
 
-def test_given_an_encrypted_key_and_a_person_then_the_passphrase_is_asked_once_even_across_a_drop(
-    encrypted: Sshd, work: Path
-) -> None:
+def test_given_an_encrypted_key_and_a_person_then_the_passphrase_is_asked_once_even_across_a_drop(encrypted, work):
     person = Person(passphrase="correct horse")
     with SshRunner(encrypted.destination, encrypted.settings, root=str(work), terminal=person) as runner:
         assert runner.run(["echo", "a"], 20).stdout == b"a\n"
@@ -244,9 +238,7 @@ def test_given_a_wrong_passphrase_then_three_attempts_and_no_trace_of_it(encrypt
     assert len(person.asked) == 3 and "not unlocked" in message and "hunter2" not in message
 
 
-def test_given_an_agent_that_holds_the_key_then_no_file_is_needed(
-    encrypted: Sshd, work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_given_an_agent_that_holds_the_key_then_no_file_is_needed(encrypted, work, monkeypatch, tmp_path) -> None:
     sock = tmp_path / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL)
     try:
@@ -279,9 +271,7 @@ def listener() -> Iterator[socket.socket]:
         yield sock
 
 
-def test_given_a_host_that_accepts_and_says_nothing_then_it_is_given_up_in_time(
-    listener: socket.socket, tmp_path: Path, work: Path
-) -> None:
+def test_given_a_host_that_accepts_and_says_nothing_then_it_is_given_up_in_time(listener, tmp_path, work) -> None:
     settings = SshSettings(config_file=tmp_path / "config", connect_timeout_s=0.5)
     message = refusal(f"127.0.0.1:{listener.getsockname()[1]}", settings, work)
     assert "does not complete an SSH greeting" in message
@@ -290,9 +280,7 @@ def test_given_a_host_that_accepts_and_says_nothing_then_it_is_given_up_in_time(
 @pytest.mark.parametrize(
     "said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-odd\r\n\xff\xff\xff\xff", b"\0" * 5000]
 )
-def test_given_something_that_is_no_ssh_server_then_one_line_says_so(
-    listener: socket.socket, tmp_path: Path, work: Path, said: bytes
-) -> None:
+def test_given_something_that_is_no_ssh_server_then_one_line_says_so(listener, tmp_path, work, said) -> None:
     def answer() -> None:
         connection, _ = listener.accept()
         with connection:
@@ -347,9 +335,7 @@ def test_given_a_jump_host_that_names_itself_then_it_ends(sshd: Sshd, work: Path
     assert "ProxyJump name itself" in refusal("loop", sshd.settings, work)
 
 
-def test_given_a_proxy_command_then_it_carries_the_connection_and_is_gone_afterwards(
-    sshd: Sshd, work: Path, tmp_path: Path
-) -> None:
+def test_given_a_proxy_command_then_it_carries_the_connection_and_is_gone_afterwards(sshd, work, tmp_path) -> None:
     relay = tmp_path / "relay-by-hand.py"
     relay.write_text(
         "import os, socket, sys, threading\n"

@@ -202,9 +202,7 @@ RARER = (after_finishing, before_the_first_upload, while_the_candidate_is_sent)
     [pytest.param(fault, marks=pytest.mark.slow) if fault in RARER else fault for fault in LINK_FAULTS],
     ids=lambda fault: fault.__name__,
 )
-def test_a_fault_of_the_link_costs_nothing(
-    target: SshTarget, sshd: Sshd, work: Path, fault: Callable[..., object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_the_link_costs_nothing(target, sshd, work, fault, monkeypatch) -> None:
     before = set(threading.enumerate())
     if fault is silence:
         target = built(sshd, work, silence_limit_s=1.5)
@@ -266,9 +264,7 @@ LASTING_FAULTS = (
 
 
 @pytest.mark.parametrize(("fault", "said"), LASTING_FAULTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_fault_that_lasts_is_one_line(
-    target: SshTarget, sshd: Sshd, work: Path, small_disk: Path, fault: Callable[..., SshTarget], said: str
-) -> None:
+def test_a_fault_that_lasts_is_one_line(target, sshd, work, small_disk, fault, said) -> None:
     broken = fault(sshd, work, small_disk)
     try:
         with pytest.raises(TargetError, match=said) as caught:
@@ -290,9 +286,7 @@ def test_a_host_that_accepts_and_says_nothing_is_one_line(target: SshTarget, ssh
 
 
 @pytest.mark.parametrize("noticed", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_host_that_was_down_is_asked_once_and_used_again_when_it_is_up(
-    target: SshTarget, sshd: Sshd, monkeypatch: pytest.MonkeyPatch, noticed: bool
-) -> None:
+def test_a_host_that_was_down_is_asked_once_and_used_again_when_it_is_up(target, sshd, monkeypatch, noticed) -> None:
     before = target.describe()
     tries = []
 

@@ -184,9 +184,7 @@ def test_a_host_that_takes_connections_and_says_nothing_is_given_up(sshd: Sshd, 
     assert any("says nothing" in given_up(silence_s) for silence_s in limits_s(0.2))
 
 
-def test_a_link_cut_while_the_result_comes_back_is_bridged(
-    sshd: Sshd, runner: SshRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_cut_while_the_result_comes_back_is_bridged(sshd, runner, monkeypatch) -> None:
     data = os.urandom(8 << 20)
     more, received, cuts = Stream._more, [0], []
 
@@ -206,9 +204,7 @@ def test_a_link_cut_while_the_result_comes_back_is_bridged(
     assert cuts and job.files["result"] == data
 
 
-def test_a_link_cut_while_the_job_is_sent_starts_it_once(
-    sshd: Sshd, runner: SshRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_link_cut_while_the_job_is_sent_starts_it_once(sshd, runner, monkeypatch, tmp_path) -> None:
     runner.connect()
     send, cuts = Stream.send, []
 
@@ -232,9 +228,7 @@ def test_a_link_cut_while_the_job_is_sent_starts_it_once(
     assert (tmp_path / "ran").read_text() == "once\n"
 
 
-def test_a_client_killed_without_warning_leaves_a_job_that_another_can_collect(
-    sshd: Sshd, work: Path, tmp_path: Path
-) -> None:
+def test_a_client_killed_without_warning_leaves_a_job_that_another_can_collect(sshd, work, tmp_path) -> None:
     marker = f"61{os.getpid()}.25"
     client = tmp_path / "client.py"
     client.write_text(

@@ -122,9 +122,7 @@ SFTP_SERVER = next((p for p in map(Path, SFTP_SERVERS) if p.exists()), None)
     ],
     ids=["a line", "a letter", "a flood", "no sftp at all"],
 )
-def test_what_a_login_script_prints_breaks_sftp_and_files_arrive_all_the_same(
-    sshd: Sshd, work: Path, greeting: str, sftp: str, said: str
-) -> None:
+def test_what_a_login_script_prints_breaks_sftp_and_files_arrive_all_the_same(sshd, work, greeting, sftp, said) -> None:
     if sftp == "None":
         pytest.skip("needs the program sftp-server: apt-get install openssh-sftp-server")
     sshd.stop()
@@ -242,9 +240,7 @@ def test_only_changed_contents_are_sent(runner: SshRunner, monkeypatch: pytest.M
     assert (Path(changed.path) / "copy of a.py").read_bytes() == b"A = 1\n"
 
 
-def test_damage_in_transit_is_noticed_and_leaves_nothing(
-    runner: SshRunner, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_in_transit_is_noticed_and_leaves_nothing(runner, work, monkeypatch) -> None:
     upload = SshRunner._upload
     monkeypatch.setattr(SshRunner, "_upload", lambda self, path, data: upload(self, path, data[:-1] + b"?"))
     with pytest.raises(JobRefused, match="arrived damaged"):
@@ -290,9 +286,7 @@ def test_a_damaged_blob_is_sent_again(runner: SshRunner, work: Path) -> None:
     assert (Path(runner.put_tree({"a.txt": b"right"}).path) / "a.txt").read_bytes() == b"right"
 
 
-def test_a_link_cut_in_the_middle_of_an_upload_is_bridged(
-    sshd: Sshd, runner: SshRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_cut_in_the_middle_of_an_upload_is_bridged(sshd, runner, monkeypatch) -> None:
     upload = SshRunner._upload
     cuts = iter([True])
 
@@ -351,9 +345,7 @@ def test_a_job_survives_the_servers_restart(sshd: Sshd, runner: SshRunner) -> No
     assert len(lines) == 20 and job.files == {"result": b"the end"}
 
 
-def test_a_job_that_ends_while_nobody_listens_is_collected_afterwards(
-    sshd: Sshd, runner: SshRunner, work: Path
-) -> None:
+def test_a_job_that_ends_while_nobody_listens_is_collected_afterwards(sshd, runner, work) -> None:
     job = runner.new_job(python(COUNT, "5", "0.02", collect=("result",)))
     runner.start_job(job)
     first = next(iter(runner.follow(job)))

@@ -123,9 +123,7 @@ def evaluate(target: SshTarget, log: Log | None = None, *, source: str = "the so
     return target.evaluate(replace(REQUEST, candidate=Candidate("c1", source)), log or Log())
 
 
-def test_given_an_honest_judge_then_its_verdict_and_progress_come_back_and_nothing_stays(
-    make: Make, work: Path
-) -> None:
+def test_given_an_honest_judge_then_its_verdict_and_progress_come_back_and_nothing_stays(make, work) -> None:
     target = make("say('compile and verify', 'seed 0'); say('benchmark', '10 runs'); finish(VERDICT)")
     log = Log()
     assert evaluate(target, log) == CompileFailed("the source, ünchanged", 3)
@@ -230,9 +228,7 @@ def test_a_judge_that_hangs_is_ended_with_all_it_started(make: Make, monkeypatch
     assert not processes_mentioning(f"sleep {marker}")
 
 
-def test_an_evaluation_whose_supervisor_is_destroyed_is_tried_again_and_then_blamed_on_the_candidate(
-    make: Make, tmp_path: Path
-) -> None:
+def test_an_evaluation_whose_supervisor_is_destroyed_is_tried_again_and_then_blamed_on_the_candidate(make, tmp_path):
     tries = tmp_path / "tries"
     body = (
         f"open({str(tries)!r}, 'a').write('x'); say('compile and verify', 'x'); time.sleep(0.1)\n"
@@ -260,9 +256,7 @@ def test_a_judge_whose_files_were_changed_between_two_evaluations_is_sent_again(
     assert not (tree / "json.py").exists()
 
 
-def test_the_judge_sees_no_secret_and_keeps_its_temporary_files_in_its_own_folder(
-    make: Make, monkeypatch: pytest.MonkeyPatch, work: Path
-) -> None:
+def test_the_judge_sees_no_secret_and_keeps_its_temporary_files_in_its_own_folder(make, monkeypatch, work) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-local")
     log = Log()
     evaluate(

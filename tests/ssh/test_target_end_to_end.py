@@ -83,9 +83,7 @@ def test_a_right_kernel_is_measured_there_exactly_as_here(target: SshTarget, tas
         pytest.param(None, Incorrect, id="wrong result"),
     ],
 )
-def test_a_faulty_kernel_is_an_evaluation_and_not_an_error(
-    target: SshTarget, task: Task, kernel: str, source: str | None, outcome: type
-) -> None:
+def test_a_faulty_kernel_is_an_evaluation_and_not_an_error(target, task, kernel, source, outcome) -> None:
     if source is None:
         source = kernel.replace("nl.silu", "nl.gelu") if "nl.silu" in kernel else kernel.replace("sigmoid", "tanh")
         assert source != kernel
@@ -94,9 +92,7 @@ def test_a_faulty_kernel_is_an_evaluation_and_not_an_error(
 
 
 @pytest.mark.slow
-def test_a_link_cut_while_the_real_judge_works_costs_nothing(
-    target: SshTarget, task: Task, kernel: str, sshd: Sshd
-) -> None:
+def test_a_link_cut_while_the_real_judge_works_costs_nothing(target, task, kernel, sshd) -> None:
     cut = []
 
     def progress(step: Step, detail: str) -> None:
@@ -109,9 +105,7 @@ def test_a_link_cut_while_the_real_judge_works_costs_nothing(
 
 
 @pytest.mark.slow
-def test_references_that_somebody_changed_over_there_are_not_believed(
-    target: SshTarget, task: Task, kernel: str, work: Path
-) -> None:
+def test_references_that_somebody_changed_over_there_are_not_believed(target, task, kernel, work) -> None:
     request = EvaluationRequest(task, Candidate("c3", kernel))
     first = target.evaluate(request, lambda step, detail: None)
     changed = [path for path in work.glob("scratch/*/*.npy")]
@@ -122,9 +116,7 @@ def test_references_that_somebody_changed_over_there_are_not_believed(
 
 
 @pytest.mark.parametrize("remote_simulator", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_the_other_machine_is_examined_there_with_or_without_an_sdk(
-    sshd: Sshd, work: Path, remote_simulator: bool
-) -> None:
+def test_the_other_machine_is_examined_there_with_or_without_an_sdk(sshd, work, remote_simulator) -> None:
     target = SshTarget(
         sshd.destination,
         machine="trn2",

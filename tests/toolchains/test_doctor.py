@@ -38,9 +38,7 @@ def test_a_laptop_simulates_and_has_no_problem(laptop: Installation, capsys: pyt
     assert "evaluated on simulated trn2 (nki_sim 0.1.0) only" in capsys.readouterr().out
 
 
-def test_a_laptop_where_a_device_is_wanted_is_told_what_it_lacks(
-    laptop: Installation, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_laptop_where_a_device_is_wanted_is_told_what_it_lacks(laptop, capsys) -> None:
     assert doctor.show(examine("trn2", laptop, prove=False), neuron_wanted=True) == doctor.UNUSABLE
     said = capsys.readouterr().out
     for remedy in ("aws-neuronx-dkms", "aws-neuronx-tools", "nki is not installed"):
@@ -150,9 +148,7 @@ def _examined(
         ((2, 34), ("Parquet, `view --output-format json` is gone: pyarrow 21.0.0 of", "devices are under 'devices'")),
     ],
 )
-def test_it_says_how_profiles_are_read_on_each_release(
-    tmp_path: Path, release: tuple[int, int], says: tuple[str, ...]
-) -> None:
+def test_it_says_how_profiles_are_read_on_each_release(tmp_path, release, says) -> None:
     told = _examined(tmp_path, release, READS_TABLES)
     assert "1 with 4 NeuronCores" in told
     assert "route taken standalone: the only one that works here (Python 3." in told
@@ -183,7 +179,5 @@ def test_undocumented_flags_are_named_with_whether_they_are_there(tmp_path: Path
         ((2, 33), {"silent_about_formats": True}, "`view --help` names no formats: json is tried, then Parquet"),
     ],
 )
-def test_what_cannot_be_read_of_a_profile_is_said_before_a_run(
-    tmp_path: Path, release: tuple[int, int], state: dict[str, object], says: str
-) -> None:
+def test_what_cannot_be_read_of_a_profile_is_said_before_a_run(tmp_path, release, state, says) -> None:
     assert says in _examined(tmp_path, release, **state)

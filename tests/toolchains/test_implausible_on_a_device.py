@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,9 +62,7 @@ def test_an_honest_device_is_believed(toolchain: NeuronToolchain) -> None:
     ],
     ids=["too fast", "counters of less work", "busier than long"],
 )  # fmt: skip
-def test_what_cannot_be_is_implausible(
-    sdk: PretendSdk, toolchain: NeuronToolchain, behaviour: dict[str, Any], said: str
-) -> None:
+def test_what_cannot_be_is_implausible(sdk, toolchain, behaviour, said) -> None:
     sdk.behave(**behaviour)
     result = _judge(toolchain)
     assert isinstance(result, Implausible) and said in result.message, explain(result)
@@ -77,9 +74,7 @@ def test_work_left_out_once_it_is_timed_is_found_by_the_outputs(sdk: PretendSdk,
     assert isinstance(result, Crashed) and "other outputs than the verified one" in result.message
 
 
-def test_narrow_arithmetic_is_found_in_the_trace_where_the_profiler_is_silent(
-    sdk: PretendSdk, toolchain: NeuronToolchain
-) -> None:
+def test_narrow_arithmetic_is_found_in_the_trace_where_the_profiler_is_silent(sdk, toolchain) -> None:
     narrowed = SOURCE.replace(
         "out = nl.ndarray((TILE_M, TILE_N), dtype=result.dtype", "out = nl.ndarray((TILE_M, TILE_N), dtype=nl.bfloat16"
     )

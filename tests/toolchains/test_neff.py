@@ -75,9 +75,7 @@ def test_inputs_and_outputs_are_read_in_order_of_declaration(tmp_path: Path, pre
         ),
     ],
 )
-def test_what_is_not_a_neff_of_the_documented_layout_is_refused(
-    tmp_path: Path, files: dict[str, Any], says: str
-) -> None:
+def test_what_is_not_a_neff_of_the_documented_layout_is_refused(tmp_path, files, says) -> None:
     with pytest.raises(NeffUnreadable, match=says):
         read_neff(neff(tmp_path / "k.neff", files))
 

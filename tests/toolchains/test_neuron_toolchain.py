@@ -100,9 +100,7 @@ def test_latencies_are_the_devices_own_without_the_warm_up(sdk: PretendSdk, tool
     ]
 
 
-def test_a_device_that_computes_something_else_when_timed_is_found_out(
-    sdk: PretendSdk, toolchain: NeuronToolchain
-) -> None:
+def test_a_device_that_computes_something_else_when_timed_is_found_out(sdk, toolchain) -> None:
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     toolchain.run(neff, [LEFT, RIGHT], 60)
     sdk.behave(lies_when_timed=True)
@@ -110,9 +108,7 @@ def test_a_device_that_computes_something_else_when_timed_is_found_out(
         toolchain.time(neff, [LEFT, RIGHT], 1, 2, 60)
 
 
-def test_profiles_that_take_too_long_to_read_cost_samples_and_not_the_measurement(
-    toolchain: NeuronToolchain, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_profiles_that_take_too_long_to_read_cost_samples_and_not_the_measurement(toolchain, monkeypatch, caplog):
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     reading = toolchain._summary
     clock = {"now": 0.0}
@@ -144,9 +140,7 @@ def test_the_first_execution_never_counts(sdk: PretendSdk, toolchain: NeuronTool
         ({"summary": {"adjusted_hardware_flops": 6000}}, ("below-float32 matmul operands",)),
     ],
 )
-def test_arithmetic_below_float32_is_reported(
-    sdk: PretendSdk, toolchain: NeuronToolchain, state: dict[str, object], expected: tuple[str, ...]
-) -> None:
+def test_arithmetic_below_float32_is_reported(sdk, toolchain, state, expected) -> None:
     sdk.behave(**state)
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     toolchain.time(neff, [LEFT, RIGHT], 1, 1, 60)
@@ -175,9 +169,7 @@ def test_name_and_fingerprint_say_what_a_latency_depends_on(sdk: PretendSdk, too
     changed.close()
 
 
-def test_an_sdk_that_saves_neffs_only_through_the_runtime_is_asked_again(
-    sdk: PretendSdk, toolchain: NeuronToolchain, tmp_path: Path
-) -> None:
+def test_an_sdk_that_saves_neffs_only_through_the_runtime_is_asked_again(sdk, toolchain, tmp_path) -> None:
     packages = next((tmp_path / "venv").rglob("site-packages"))
     (packages / "sitecustomize.py").write_text("import os\nos.environ['PRETEND_NKI_MODE'] = 'inspect-only'\n")
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
@@ -192,9 +184,7 @@ def test_the_documented_name_wins_over_other_neffs_that_an_sdk_leaves(toolchain:
     assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
 
 
-def test_a_kernel_that_fails_while_it_is_compiled_on_the_device_still_leaves_its_neff(
-    toolchain: NeuronToolchain,
-) -> None:
+def test_a_kernel_that_fails_while_it_is_compiled_on_the_device_still_leaves_its_neff(toolchain) -> None:
     source = HEAD + "def kernel(a, b):\n    return nl.device_fault(a, 'NRT_EXEC_OOB (1006)')\n"
     assert toolchain.compile(source, [A, A], 60).output_specs == (None,), "what it returns was never seen"
 
@@ -269,9 +259,7 @@ def test_a_kernel_that_fails_while_it_is_compiled_on_the_device_still_leaves_its
         pytest.param("x = bytearray(1 << 48)\n", "MiB", None, id="allocates what there is not"),
     ],
 )
-def test_a_candidate_that_cannot_be_compiled_is_told_why(
-    toolchain: NeuronToolchain, source: str, says: str, line: int | None
-) -> None:
+def test_a_candidate_that_cannot_be_compiled_is_told_why(toolchain, source, says, line) -> None:
     with pytest.raises(CompileError) as error:
         toolchain.compile(source, [A, A], 60)
     assert says in error.value.message
@@ -342,9 +330,7 @@ def test_a_hardware_error_is_a_fault_of_the_machine(toolchain: NeuronToolchain, 
         ({"summary": {"total_time": 1e9}}, "not the seconds of an execution"),
     ],
 )
-def test_a_profile_without_a_latency_is_a_fault_of_the_machine_by_name(
-    sdk: PretendSdk, toolchain: NeuronToolchain, state: dict[str, object], says: str
-) -> None:
+def test_a_profile_without_a_latency_is_a_fault_of_the_machine_by_name(sdk, toolchain, state, says) -> None:
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     sdk.behave(**state)
     with pytest.raises(ToolchainMissing, match=says):
@@ -414,9 +400,7 @@ def test_tables_are_read_from_parquet_where_json_is_gone(tmp_path: Path, state: 
         ((READS_TABLES,), {"no_instructions": True}, "no Instruction.parquet in what view left: Summary.parquet"),
     ],
 )
-def test_without_tables_there_is_a_latency_and_a_word_on_what_is_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, site: tuple[Path, ...], state: dict[str, object], says: str
-) -> None:
+def test_without_tables_there_is_a_latency_and_a_word_on_what_is_not(tmp_path, caplog, site, state, says) -> None:
     sdk = PretendSdk(tmp_path, release=(2, 34), site=(FIXTURES / "site", *site))
     sdk.behave(**state)
     toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)

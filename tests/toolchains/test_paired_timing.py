@@ -74,9 +74,7 @@ def simulated(tmp_path: Path) -> Iterator[tuple[PretendSdk, NeuronToolchain]]:
 
 
 @pytest.mark.slow
-def test_the_judge_reports_the_incumbent_as_the_candidate_met_it_on_inputs_nobody_knows(
-    simulated: tuple[PretendSdk, NeuronToolchain], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_judge_reports_the_incumbent_as_the_candidate_met_it_on_inputs_nobody_knows(simulated, monkeypatch) -> None:
     sdk, toolchain = simulated
     seed = load_seed("silu")
     whole = seed.task()
@@ -110,9 +108,7 @@ def test_the_judge_reports_the_incumbent_as_the_candidate_met_it_on_inputs_nobod
 
 
 @pytest.mark.slow
-def test_a_incumbent_that_no_longer_runs_is_no_fault_of_the_candidate(
-    simulated: tuple[PretendSdk, NeuronToolchain],
-) -> None:
+def test_a_incumbent_that_no_longer_runs_is_no_fault_of_the_candidate(simulated) -> None:
     _, toolchain = simulated
     seed = load_seed("silu")
     whole = seed.task()

@@ -141,9 +141,7 @@ def test_a_summary_without_a_believable_latency_is_an_error_by_name(printed: str
         pytest.param(0, 0, 0, 0, False, id="no matmul"),
     ],
 )
-def test_the_summary_betrays_matmuls_below_float32(
-    flops: int, adjusted: int, transpose: int, adjusted_transpose: int, narrow: bool
-) -> None:
+def test_the_summary_betrays_matmuls_below_float32(flops, adjusted, transpose, adjusted_transpose, narrow) -> None:
     fields = {
         "hardware_flops": flops,
         "adjusted_hardware_flops": adjusted,

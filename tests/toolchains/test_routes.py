@@ -190,9 +190,7 @@ def test_a_route_can_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("product", "kind"), [("trn2.48xlarge\n", "trn2.48xlarge"), ("m5.large\n", "trn2.3xlarge"), (None, "trn2.3xlarge")]
 )
-def test_the_instance_type_comes_from_the_firmware_or_from_neuron_ls(
-    tmp_path: Path, product: str | None, kind: str
-) -> None:
+def test_the_instance_type_comes_from_the_firmware_or_from_neuron_ls(tmp_path, product, kind) -> None:
     sdk = PretendSdk(tmp_path)
     if product is not None:
         place = sdk.installation.system_folder / "devices/virtual/dmi/id"
@@ -214,9 +212,7 @@ def test_an_instance_of_another_kind_is_refused(tmp_path: Path) -> None:
         ("0.1.0", (0, 2)), ("0.2.0", (0, 2)), ("0.0.1", (0, 0)),
     ],
 )  # fmt: skip
-def test_versions_are_compared_as_numbers_and_wheel_0_1_is_the_dialect_0_2(
-    version: str | None, release: tuple[int, int] | None
-) -> None:
+def test_versions_are_compared_as_numbers_and_wheel_0_1_is_the_dialect_0_2(version, release) -> None:
     assert nki_release(version) == release
 
 

@@ -89,9 +89,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
         pytest.param(np.zeros(6, np.float32), TensorArgument((2, 3), "complex31"), None, id="a dtype nobody knows"),
     ],
 )
-def test_a_file_that_cannot_be_the_output_is_an_error(
-    tmp_path: Path, saved: np.ndarray, spec: TensorArgument | None, says: str | None
-) -> None:
+def test_a_file_that_cannot_be_the_output_is_an_error(tmp_path, saved, spec, says) -> None:
     np.save(tmp_path / "out.npy", saved, allow_pickle=False)
     if says is None:
         assert read_output(tmp_path, "out", spec, "").shape == (2, 3), "the file's own numbers are taken"
