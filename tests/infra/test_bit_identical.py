@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,13 +29,6 @@ def of_three(first: str, second: str, third: str) -> str:
     """x + y + y in an order of its own, which rounds otherwise."""
     sums = THREE_TERMS.format(first, second) + THREE_TERMS.format("c", third)
     return SAME_STEPS.replace(THREE_TERMS.format("a", "b"), sums)
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    local = LocalTarget("simulator", "trn2")
-    yield local
-    local.close()
 
 
 def judged(

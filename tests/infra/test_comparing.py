@@ -17,7 +17,7 @@ from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import Role, Usage
 from infra.llm.ledger import LedgerEntry
 from infra.runs.run_folder import RunFolder
-from infra.terminal.report import memory_line, print_report, summary_of
+from infra.terminal.report import print_report, summary_of
 from ka_extensions.bandit import Draw, Spent
 from ka_extensions.outcome import Outcome
 from tests.infra.samples import attempted, manifest, measured
@@ -80,17 +80,6 @@ def test_models_are_beside_each_other_in_all_and_by_role(folder: RunFolder) -> N
     assert row(text, "poor") == f"poor 1 1 10 in, 0 out {unknown} 1, {unknown} - - -"
 
 
-def test_with_one_model_and_one_proposer_there_is_nothing_to_compare(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path, manifest("run"), {})
-    run.best(Candidate("input", "x = 0\n"), measured(500.0))
-    run.attempt(attempted(1, measured(250.0), 500.0))
-    run.keep_shown(1, (WON,))
-    run.spend(LedgerEntry(Role.PLANNER, "m", Usage(1000, 50), 0.5))
-    run.close()
-    text = shown(run)
-    assert "proposer" not in text and "reflexion" not in text and "memory" not in text
-
-
 def test_the_report_names_what_memory_was_used_for_and_whether_it_helped(folder: RunFolder) -> None:
     said = next(line for line in shown(folder).splitlines() if line.startswith("memory"))
     assert said == 'memory   "Widen rows" helped 2 of 3; "Split rows" helped 1 of 2; 1 more was shown'
@@ -99,9 +88,3 @@ def test_the_report_names_what_memory_was_used_for_and_whether_it_helped(folder:
 def test_a_model_that_could_not_answer_speaks_against_no_experience() -> None:
     failed = by(attempted(1, TimedOut(Step.COMPILE, 300.0), 500.0), "", WON, outcome=Outcome.MODEL_FAILED)
     assert uses_of([failed], [WON]) == ([], 1)
-
-
-def test_many_experiences_are_summed_up() -> None:
-    many = [replace(WON, title=f"way {n}", technique=f"t{n}") for n in range(9)]
-    uses, others = uses_of([by(attempted(1, measured(250.0), 500.0), "", *many)], many)
-    assert memory_line(uses, others).endswith('"way 4" helped 1 of 1; 4 more helped 4 of 4')

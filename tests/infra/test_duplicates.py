@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -17,13 +16,6 @@ from tests.e2e.kernels import FAST, REFERENCE, SLOW, WRONG
 SMALL = ShapePreset("small", (("N", 2048), ("T", 1)))
 TASK = Task("add", REFERENCE, (SMALL, ShapePreset("full", (("N", 2048), ("T", 4)))), seeds=(0,))
 INPUT = Candidate("input", SLOW)
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    local = LocalTarget("simulator", "trn2")
-    yield local
-    local.close()
 
 
 def judged(target: LocalTarget, source: str, *known: tuple[str, Evaluation]) -> tuple[Evaluation, list[str]]:

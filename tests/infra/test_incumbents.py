@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, IncumbentTiming, Measured
 from accelopt_core.ports import EvaluationRequest
@@ -18,13 +14,6 @@ TASK = Task(
 )  # fmt: skip
 INPUT = Candidate("input", kernels.SLOW)
 WINNER = Candidate("r002t1", kernels.FAST.replace("STEP = 2048", "STEP = 512"), "input")
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    target = LocalTarget("simulator", "trn2")
-    yield target
-    target.close()
 
 
 def _evaluated(target: LocalTarget, candidate: Candidate, *, final: bool, incumbent: Candidate | None) -> Evaluation:

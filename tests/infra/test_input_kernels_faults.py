@@ -6,7 +6,6 @@ are held to all other rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,13 +81,6 @@ TASK = Task(
     left_out=tuple((name, "not what this is about") for name in DISTRIBUTIONS[1:] if name != "mixed"),
 )  # fmt: skip
 INPUT = Candidate("input", ONE_PASS)
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    target = LocalTarget("simulator", "trn2")
-    yield target
-    target.close()
 
 
 def judged(target: LocalTarget, request: EvaluationRequest) -> Evaluation:

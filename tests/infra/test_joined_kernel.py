@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,13 +38,6 @@ NOT_ELSEWHERE_EITHER = MIDDLE.replace("    out = nl", '    assert n == 508, "mad
 def one_shape_beside_the_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes seconds; test_many_shapes.py has more of them."""
     monkeypatch.setattr(joined_kernel, "MOST_BETWEEN", 1)
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    made = LocalTarget("simulator", "trn2")
-    yield made
-    made.close()
 
 
 def joined(target: LocalTarget, folder: Path, sources: Mapping[str, str], given: str = KERNEL) -> JoinedKernel:

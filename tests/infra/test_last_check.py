@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, Incorrect, Measured
 from accelopt_core.ports import EvaluationRequest
@@ -74,13 +70,6 @@ TASK = Task(
     "silu", REFERENCE, (ShapePreset("small", (("N", 64),)), ShapePreset("full", (("N", 256),))),
     left_out=tuple((name, "not what this is about") for name in DISTRIBUTIONS[1:]),
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    target = LocalTarget("simulator", "trn2")
-    yield target
-    target.close()
 
 
 def in_a_round(target: LocalTarget, source: str) -> Evaluation:

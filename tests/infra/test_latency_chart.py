@@ -30,12 +30,6 @@ def test_each_round_has_its_mark_where_its_latency_is_and_the_best_goes_on() -> 
     ]
 
 
-def test_without_unicode_the_marks_are_those_of_the_table() -> None:
-    lines = drawn(WON, BROKEN, SLOW, ascii_only=True)
-    assert lines[0].isascii() is False and lines[0].endswith("|o--")  # the unit is a letter of its own
-    assert lines[HEIGHT].endswith("+------x-----") and lines[3].endswith("<")
-
-
 def test_of_several_lanes_the_fastest_is_drawn() -> None:
     lanes = (attempted(2, "improved", latency_us=20.0, lane="a"), attempted(2, "reverted", latency_us=90.0, lane="b"))
     lines = drawn(WON, *lanes)

@@ -44,12 +44,6 @@ def test_the_tree_shows_what_mattered_and_counts_the_rest() -> None:
     assert all(line.plain.replace("µ", "u").isascii() for line in tree_lines(RUN, ascii_only=True))
 
 
-def test_siblings_hang_on_one_stem() -> None:
-    run = Lineage(9.0, [*ATTEMPTS[:1], attempt("r007t1", "r001t1", 8.0, "kept"), attempt("r008t1", "input", 7.0,
-                  "improved")], "r008t1")  # fmt: skip
-    assert [line.plain[:9] for line in tree_lines(run)] == ["input  9.", "├─ r001t1", "│  └─ r00", "└─ r008t1"]
-
-
 @pytest.mark.parametrize("width", [20, 40, 60, 100])
 def test_the_path_fits_its_line(width: int) -> None:
     long = [attempt(f"r{n:03d}t1", f"r{n - 1:03d}t1" if n > 1 else "input", 1.0, "improved") for n in range(1, 30)]
@@ -57,9 +51,3 @@ def test_the_path_fits_its_line(width: int) -> None:
     assert len(line) <= width and line.startswith("input")
     if width >= 40:
         assert line.endswith("r029t1*")
-
-
-def test_the_path_says_where_the_round_comes_from_and_what_was_dropped() -> None:
-    line = path_line(RUN, "r001t1", 100).plain
-    assert line == "input → r001t1 → r002t2 → r003t1*; now from r001t1; dropped r005t1"
-    assert path_line(Lineage(1.0, (), "input"), "input", 80).plain == "input"

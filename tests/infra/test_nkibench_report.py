@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import nkibench
-from benchmarks.nkibench import BEGIN, END, Depth, NoBlock, main, measure, picture, with_block
+from benchmarks.nkibench import BEGIN, END, Depth, main, measure, with_block
 from infra.records import from_document
 from infra.runs.suite import Ranking, SuiteRow, SuiteTable
 from infra.tasks.seed_index import load_seed
@@ -50,13 +49,6 @@ def test_a_task_that_the_suite_has_not_run_counts_with_its_input_kernel_and_says
     assert "1 of the 3 tasks have no optimized kernel yet" in markdown(table)
 
 
-def test_what_cannot_be_measured_is_named_and_the_exit_status_says_so(tmp_path, capsys):
-    status = main(["--tasks", "silu,adamw", "--preset", "medium", "--json", str(tmp_path / "t.json")])
-    assert status == 1
-    assert "silu: has no preset 'medium', only small, full" in capsys.readouterr().out
-    assert set(json.loads((tmp_path / "t.json").read_text())["missing"]) == {"silu", "adamw"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -80,22 +72,6 @@ def test_only_the_block_of_the_page_changes():
     assert once.startswith(f"before\n{BEGIN}\n") and once.endswith(f"{END}\nafter\n")
     assert "earlier" not in once and "| silu | N7 | 20 | 11 | 50.0 | 90.9 |  | memory | small + full |" in once
     assert with_block(once, markdown(TABLE)) == once
-
-
-@pytest.mark.parametrize("text", ["no marks", f"{BEGIN} only", f"{END} {BEGIN}"])
-def test_a_page_without_the_block_is_refused_by_name(text):
-    with pytest.raises(NoBlock, match=BEGIN):
-        with_block(text, "x")
-
-
-def test_the_picture_has_two_bars_for_each_task_and_for_the_mean():
-    tree = ElementTree.fromstring(picture(TABLE))
-    space = "{http://www.w3.org/2000/svg}"
-    bars = [r for r in tree.iter(f"{space}rect") if r.get("x")]
-    written = " ".join("".join(t.itertext()) for t in tree.iter(f"{space}text"))
-    assert len(bars) == 2 * (len(TABLE.rows) + 1)
-    assert [float(bars[at].get("width", "")) for at in (2, 3)] == [230.0, 418.1]  # 460 px are 100 %
-    assert "simulated" in written and "geometric mean" in written and "90.9" in written
 
 
 def test_the_page_shows_the_stored_results():

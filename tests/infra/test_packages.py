@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,13 +38,6 @@ def around(function: str = "add_rows", **changed: str) -> Surroundings:
 def task(found: Surroundings) -> Task:
     presets = (ShapePreset("full", (("P", 128), ("N", 2048), ("T", 4))),)
     return Task("add", REFERENCE, presets, seeds=(0,), around=found)
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    opened = LocalTarget("simulator", "trn2")
-    yield opened
-    opened.close()
 
 
 def judged(target: LocalTarget, source: str, found: Surroundings, parent: str | None = None) -> Evaluation:

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
+from types import SimpleNamespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SEED = load_seed("silu")
 SOURCE = SEED.kernel_source
 WIDER = SOURCE.replace("TILE_N = 512", "TILE_N = 1024")
+IN_PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 
 
 def small(**changes) -> Task:
@@ -84,41 +85,27 @@ def test_planning_that_lasts_says_how_far_it_is_in_the_plain_view(predict: Predi
     assert any(re.fullmatch(r"\S+  what is left: priced 0 of 1 kernels", line) for line in lines), lines
 
 
-def test_a_silent_wait_is_told_ever_less_often() -> None:
-    class Idle:
-        asked = priced = 0
+class Ticks:
+    """A clock that goes on as often as somebody waits for the end, which comes after a minute."""
 
+    now = 0.0
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds
+        return self.now > 60.0
+
+
+@pytest.mark.parametrize(("step", "at_s"), [(Step.PLAN, (5, 25)), (Step.VERIFY, (10, 30))])
+def test_a_silent_wait_is_told_ever_less_often_whatever_others_price(monkeypatch, step, at_s) -> None:
     told: list[Event] = []
-    with PlanningWatch(told.append, Idle(), first_s=0.1, every_s=0.05) as watch:
-        watch.tell(StepBegan(1, Step.PLAN, "b"))
-        time.sleep(1.2)
-        watch.tell(StepBegan(1, Step.EXECUTE, "b"))
-        ended = len(told)
-        time.sleep(0.3)
-    assert 2 <= ended <= 5 and len(told) in (ended, ended + 1), "after 0.1, 0.2, 0.4 and 0.8 s, and then no more"
-    assert all(isinstance(e, StepNote) and "still at it, for" in e.detail and e.lane == "b" for e in told), told
-
-
-def test_a_long_verification_says_that_it_goes_on_whatever_others_price() -> None:
-    class Busy:
-        asked, priced = 3, 0
-
-    told: list[Event] = []
-    with PlanningWatch(told.append, Busy(), first_s=60.0, every_s=0.05) as watch:
-        watch.tell(StepBegan(2, Step.VERIFY, "a"))
-        Busy.asked = 9
-        watch.tell(StepNote(2, Step.VERIFY, "M128: 7 seeds", "a"))
-        for _ in range(1000):
-            if told:
-                break
-            time.sleep(0.01)
-        watch.tell(StepBegan(2, Step.DECIDE, "a"))
-        ended = len(told)
-        time.sleep(0.3)
-    assert ended and len(told) in (ended, ended + 1)
-    for each in told:
-        assert isinstance(each, StepNote) and (each.step, each.lane) == (Step.VERIFY, "a")
-        assert each.detail.startswith("still at it, for ")
+    ticks, others = Ticks(), SimpleNamespace(asked=3, priced=0)
+    monkeypatch.setattr("infra.prediction.progress.time", SimpleNamespace(monotonic=lambda: ticks.now))
+    watch = PlanningWatch(told.append, others)
+    watch._closed = ticks
+    watch.tell(StepBegan(2, step, "a"))
+    others.asked = 3 if step is Step.PLAN else 9
+    watch._watch()
+    assert told == [StepNote(2, step, f"still at it, for {seconds} s", "a") for seconds in at_s]
 
 
 def test_programs_are_told_apart_at_as_few_shapes_as_it_takes() -> None:
@@ -151,7 +138,7 @@ def test_what_the_time_does_not_suffice_for_is_left_out_and_there_later(predict:
     assert set(predict(variants)) == set(variants)
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@IN_PROC
 def test_no_process_is_left_also_in_the_middle_of_a_kernel() -> None:
     endless = SOURCE.replace("    M, N = x.shape\n", "    M, N = x.shape\n    while True:\n        pass\n")
     predictor = Predictor(small(), "trn2")
@@ -162,7 +149,7 @@ def test_no_process_is_left_also_in_the_middle_of_a_kernel() -> None:
     assert running and not workers()
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@IN_PROC
 def test_a_worker_ends_when_the_run_is_killed() -> None:
     program = (
         "import sys\nfrom tests.infra.test_predictor import *\n"
@@ -176,13 +163,13 @@ def test_a_worker_ends_when_the_run_is_killed() -> None:
     assert eventually(lambda: not any(map(alive, pids)))
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@IN_PROC
 def test_a_worker_that_died_is_said_by_name(predict: Predictor) -> None:
     predict([SOURCE])
     for worker in workers():
         os.kill(worker, signal.SIGKILL)
     with pytest.raises(TargetMisconfigured, match="the process that predicts latencies ended"):
-        predict([WIDER])
+        predict([SOURCE.replace("TILE_N = 512", f"TILE_N = {size}") for size in (1024, 1792, 3584, 7168)])
 
 
 def test_a_reference_that_fails_is_the_task_s_fault() -> None:
@@ -233,60 +220,31 @@ def test_a_kernel_that_fails_at_one_of_its_shapes_has_no_price() -> None:
         toolchain.close()
 
 
-def handed_over(predict: Predictor, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """From here on, how many kernels at a time; each takes as long as the one before."""
-    sizes: list[int] = []
-
-    def counted(worker: object, some: Sequence[object]) -> list[None]:
-        sizes.append(len(some))
-        return [None] * len(some)
-
-    monkeypatch.setattr(predict, "_predict", counted)
-    return sizes
 
 
-def test_small_kernels_are_handed_over_several_at_a_time_and_large_ones_alone(predict, monkeypatch) -> None:
-    wider = [SOURCE.replace("TILE_N = 512", f"TILE_N = {size}") for size in (1024, 1792, 3584, 7168)]
-    predict([SOURCE])
-    predict._each_s = 0.01
-    sizes = handed_over(predict, monkeypatch)
-    predict(wider)
-    assert sum(sizes) == 4 and len(sizes) <= 2
-    predict._rows = ROWS_AT_ONCE + 1
-    sizes.clear()
-    predict([source + "\nX = 1\n" for source in wider])
-    assert sizes == [1] * 4
 
 
-def test_many_kernels_are_handed_over_ever_fewer_at_a_time_and_never_more_than_a_message_s_time(predict, monkeypatch):
+@pytest.mark.parametrize(
+    ("rows", "each_s", "count", "largest", "smallest_s"),
+    [
+        (100, 0.018, 500, 213, SHORTEST_S),
+        (100, 0.02, 4000, 200, SHORTEST_S),
+        (100, 9.0, 5, 1, 9.0),
+        (100, 0.01, 4, 2, 0.0),
+        (ROWS_AT_ONCE + 1, 0.01, 4, 1, 0.0),
+    ],
+)
+def test_kernels_are_handed_over_ever_fewer_at_a_time(monkeypatch, rows, each_s, count, largest, smallest_s) -> None:
     """So that all workers are through at about the same time, and one that is lost takes little with it."""
-    predict([SOURCE])
-    monkeypatch.setattr(predict, "_rows", 100)
-    monkeypatch.setattr(predict, "_workers", 2)
-    taken: dict[int, int] = {}
-
-    def counted(worker: object, some: Sequence[Any]) -> list[None]:
-        taken[int(some[0].source.split()[-1].strip(")"))] = len(some)  # by its first one: threads say so in any order
-        return [None] * len(some)
-
-    monkeypatch.setattr(predict, "_predict", counted)
-    for each_s, count, largest, smallest_s in (
-        (0.018, 500, 213, SHORTEST_S),
-        (0.02, 4000, 200, SHORTEST_S),
-        (9.0, 5, 1, 9.0),
-    ):
-        taken.clear()
-        monkeypatch.setattr(predict, "_each_s", each_s)
-        predict([f"{SOURCE}\nX = {count, number}\n" for number in range(count)])
-        sizes = [taken[first] for first in sorted(taken)]
-        assert sum(sizes) == count and max(sizes) == largest and max(sizes) * each_s <= max(LONGEST_MESSAGE_S, each_s)
-        assert sorted(sizes, reverse=True) == sizes
-        assert all(size * each_s >= smallest_s for size in sorted(sizes)[2:]), "but for the last, none is a trifle"
+    predict = Predictor(small(), "trn2")
+    for name, value in (("_rows", rows), ("_each_s", each_s), ("_workers", 2)):
+        monkeypatch.setattr(predict, name, value)
+    monkeypatch.setattr(predict._threads, "submit", lambda work: None)
+    predict._ask([f"X = {number}\n" for number in range(count)], False)
+    sizes = [len(some) for some in iter(predict._next, [])]
+    predict.close()
+    assert sum(sizes) == count and max(sizes) == largest and max(sizes) * each_s <= max(LONGEST_MESSAGE_S, each_s)
+    assert sorted(sizes, reverse=True) == sizes
+    assert all(size * each_s >= smallest_s for size in sorted(sizes)[2:]), "but for the last, none is a trifle"
 
 
-def test_of_several_prices_asked_for_none_waits_for_a_worker_that_cannot_work(predict: Predictor) -> None:
-    predict([SOURCE])
-    for worker in workers():
-        os.kill(worker, signal.SIGKILL)
-    with pytest.raises(TargetMisconfigured, match="the process that predicts latencies ended"):
-        predict([SOURCE.replace("TILE_N = 512", f"TILE_N = {size}") for size in (1024, 1792, 3584, 7168)])

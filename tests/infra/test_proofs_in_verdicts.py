@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,13 +47,6 @@ PROOFS = (
     Proof(Property.COVERAGE, Finding.HELD, "every output element is written"),
     Proof(Property.EQUIVALENCE, Finding.REFUTED, "not the original's formula: output 0 at [0, 1]"),
 )
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    target = LocalTarget("simulator", "trn2")
-    yield target
-    target.close()
 
 
 def judged(target: LocalTarget, activation: str, *, proposed: bool = True) -> tuple[Evaluation, list[str]]:

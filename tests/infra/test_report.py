@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,22 +10,13 @@ import pytest
 from rich.console import Console
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import CompilersOwn, Implausible, IncumbentTiming, Predicted, Step, TimedOut
+from accelopt_core.evaluation import Implausible, IncumbentTiming, Predicted, Step, TimedOut
 from accelopt_core.ports import Role, Usage
 from infra.commands.optimize import KernelChanged, write_back
 from infra.documents.run_document import run_document
 from infra.llm.ledger import LedgerEntry
 from infra.runs.run_folder import RunFolder
-from infra.terminal.report import (
-    diff_of,
-    print_diff,
-    print_line,
-    print_report,
-    print_rounds,
-    print_runs,
-    summary_of,
-    write_diff,
-)
+from infra.terminal.report import diff_of, print_diff, print_report, print_rounds, print_runs, summary_of, write_diff
 from ka_extensions.outcome import Outcome
 from nki_sim.timing import ties
 from tests.infra.samples import attempted, manifest, measured
@@ -60,19 +50,12 @@ def text_of(work, width: int = 80, **options: object) -> str:
 def test_the_closing_table_has_all_a_person_asks_for(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     text = text_of(lambda console: print_report(console, summary_of(folder)))
-    for wanted in (
-        "matmul", "simulated latency", "500.0 µs", "250.0 µs", "1.00x", "2.00x", "20.0 %", "40.0 %", "r001t2",
-        "finished: 5 rounds without improvement", "3: 1 improved, 1 reverted, 1 implausible", "$0.50",
-        "on a device 400.0 to 550.0 µs, now 200.0 to 275.0 µs, 80 % sure: 149 measured kernels; 13 % by priors",
-        "next     more patience: python3 orchestrator.py --resume 20261120-125418-matmul-3f2a --checkpoints",
-        "beside   input 500.0 µs, bound 100.0 µs, compiler's own: needs a device",
-        "1,000 in, 50 out", "-line_7 = 7", "+line_7 = 70", "+line_150 = 151", "--- /home/me/mine.py",
-    ):  # fmt: skip
+    for wanted in ("500.0 µs", "250.0 µs", "2.00x", "20.0 %", "40.0 %", "r001t2", "3: 1 improved, 1 reverted, 1 impl",
+                   "$0.50", "400.0 to 550.0 µs, now 200.0 to 275.0 µs", "1,000 in, 50 out", "+line_7 = 70"):  # fmt: skip
         assert wanted in text, wanted
     assert f"kernel   {folder.path}/best_kernel.py\n" in text  # whole, on one line, to be copied
     table = text[: text.index("---")].replace(str(folder.path), "")
-    lines = [line for line in table.splitlines() if not line.startswith("on a device")]
-    assert max(len(line) for line in lines) <= 80
+    assert all(len(line) <= 80 for line in table.splitlines() if not line.startswith("on a device"))
 
 
 def test_kernels_that_predictions_cannot_tell_from_the_best_are_named(tmp_path: Path) -> None:
@@ -117,59 +100,12 @@ def test_what_stands_beside_the_best_has_a_line_and_a_file(tmp_path: Path, facts
     }
 
 
-def test_an_input_kernel_that_rests_on_a_contested_fact_is_said_to(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, manifest("run"), {})
-    folder.best(Candidate("input", BEFORE), replace(measured(500.0), contested=(FACT,)))
-    text = text_of(lambda console: print_report(console, summary_of(folder)), width=200)
-    assert f"the input kernel itself rests on {FACT}, which is contested: so does the speed-up" in text
-
-
-def test_on_a_device_the_compilers_own_stands_beside_the_input_and_the_bound(tmp_path: Path) -> None:
-    target = replace(manifest("run").target, simulated=False)
-    folder = RunFolder.create(tmp_path, replace(manifest("run"), target=target), {})
-    folder.best(Candidate("input", BEFORE), measured(500.0, simulated=False))
-
-    def said() -> str:
-        return text_of(lambda console: print_report(console, summary_of(folder)), width=200)
-
-    assert "compiler's own: not asked" in said()
-    folder.keep_compilers_own(CompilersOwn(750.0, "by neuron through JAX 0.10.0"))
-    assert "compiler's own: 750.0 µs (1.50x; by neuron through JAX 0.10.0)" in said()
-    folder.keep_compilers_own(CompilersOwn(None, "needs JAX for Neuron"))
-    assert "compiler's own: needs JAX for Neuron" in said()
-
-
 def test_when_nothing_was_faster_it_says_so_and_shows_no_diff(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, manifest("run"), {})
+    folder = RunFolder.create(tmp_path, manifest("run"), {"verification": {"exact": True}})
     folder.best(Candidate("input", BEFORE), measured(500.0))
-    folder.end("finished", "nothing to plan")
-    text = text_of(lambda console: print_report(console, summary_of(folder)))
-    assert "nothing faster was found" in text and "@@" not in text
-    exact = {"verification": {"exact": True}}
-    (folder.path / "config.json").write_text(json.dumps(exact), encoding="utf-8")
     text = text_of(lambda console: print_report(console, summary_of(folder)), width=120)
-    assert "nothing faster is bit-identical" in text
+    assert "nothing faster is bit-identical" in text and "@@" not in text
     assert write_diff(summary_of(folder)) is None
-
-
-def test_a_simulated_latency_says_where_a_device_s_would_lie_and_a_measured_one_does_not(tmp_path: Path) -> None:
-    folder = finished_run(tmp_path)
-    listed = text_of(lambda console: print_runs(console, tmp_path), width=200)
-    one = text_of(lambda console: print_line(console, summary_of(folder)), width=200)
-    assert "250.0 µs (200.0 to 275.0)" in listed and "-> 250.0 µs (200.0 to 275.0)," in one
-    device = RunFolder.create(tmp_path / "device", manifest("run"), {})
-    device.best(Candidate("input", BEFORE), measured(500.0, simulated=False))
-    device.close()
-    assert "on a device" not in text_of(lambda console: print_report(console, summary_of(device)))
-    assert " to " not in text_of(lambda console: print_runs(console, tmp_path / "device"), width=200)
-
-
-def test_a_run_that_failed_before_its_input_was_measured_is_still_shown(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, manifest("run"), {})
-    folder.end("failed", "the input kernel does not compile")
-    folder.close()
-    text = text_of(lambda console: print_report(console, summary_of(folder)))
-    assert "failed: the input kernel does not compile" in text
 
 
 def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path) -> None:
@@ -194,13 +130,6 @@ def test_a_kernel_s_text_steers_no_terminal(tmp_path: Path) -> None:
     text = text_of(lambda console: print_report(console, summary_of(folder)))
     assert "\x1b" not in text and "\x9b" not in text
     assert "\\x1b[2J" in text and "[bold]x[/bold]" in text
-
-
-def test_colours_are_for_terminals(tmp_path: Path) -> None:
-    summary = summary_of(finished_run(tmp_path))
-    plain = text_of(lambda console: print_diff(console, summary))
-    coloured = text_of(lambda console: print_diff(console, summary), force_terminal=True, color_system="standard")
-    assert "\x1b" not in plain and "\x1b[32m+line_7 = 70" in coloured
 
 
 def test_all_runs_newest_first_and_a_damaged_one_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -243,16 +172,6 @@ def test_a_kernel_that_was_edited_meanwhile_is_left_alone(tmp_path: Path, edited
     assert kernel.read_text() == edited and [path.name for path in tmp_path.iterdir()] == ["mine.py"]
 
 
-def test_the_rounds_name_the_kernel_each_of_them_changed() -> None:
-    first = attempted(1, measured(400.0), 500.0)
-    second = attempted(2, measured(300.0), 400.0)
-    second = replace(second, parent_id="r001t1")
-    console = Console(width=100, file=io.StringIO())
-    print_rounds(console, [first, second])
-    lines = console.file.getvalue().splitlines()
-    assert "input" in lines[1] and "r001t1" in lines[2]
-
-
 def test_what_a_model_failed_of_is_said_whole_and_once() -> None:
     said = "no plan: openai:m: http://10.0.0.1:8000/v1: connection refused (10 attempts): check the network and the URL"
     failed = replace(attempted(1, TimedOut(Step.COMPILE, 1.0), 500.0), plan=None, outcome=Outcome.MODEL_FAILED)
@@ -269,15 +188,6 @@ def test_the_speed_up_is_over_the_input_as_it_was_timed_beside_the_winner(tmp_pa
     report = text_of(lambda console: print_report(console, summary_of(folder)), width=120)
     assert "2.10x" in report and "beside the input at 525.0 µs" in report
     assert "2.10x" in text_of(lambda console: print_runs(console, tmp_path), width=120)
-
-
-def test_the_report_shows_the_lineage_and_marks_what_was_dropped(tmp_path: Path) -> None:
-    folder = finished_run(tmp_path)
-    entry = folder.attempts()[-2]
-    folder.attempt(replace(entry, last_check=Implausible("too good at the last")))
-    report = text_of(lambda console: print_report(console, summary_of(folder)), width=120)
-    assert "input  500.0 µs" in report and "─ r001t2  250.0 µs  * best" in report
-    assert "r002t1  600.0 µs  dropped: failed its last check" in report
 
 
 @pytest.mark.parametrize(

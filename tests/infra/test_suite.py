@@ -13,24 +13,14 @@ import pytest
 from rich.console import Console
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Bounds, Likely, Measured, Profile
+from accelopt_core.evaluation import Bounds, Measured, Profile
 from accelopt_core.ports import TargetInfo
 from infra.command_line import read
 from infra.commands.suite_side_by_side import at_once_of, share_of
 from infra.documents.run_document import suite_document
 from infra.records import from_document, to_document
 from infra.runs.run_folder import Manifest, RunFolder, RunNotFound
-from infra.runs.suite import (
-    Ranking,
-    SuiteRow,
-    SuiteTable,
-    geometric_mean,
-    latest_suite,
-    longest_first,
-    ranking_of,
-    run_of,
-    table_of_runs,
-)
+from infra.runs.suite import SuiteTable, geometric_mean, latest_suite, longest_first, ranking_of, run_of, table_of_runs
 from infra.tasks.seed_index import seed_index
 from infra.terminal.suite_table import markdown, print_suite
 
@@ -98,18 +88,6 @@ def a_run(checkpoints: Path, task: str, before_us: float | None, after_us: float
     return folder
 
 
-def test_a_simulated_suite_says_where_a_device_s_latencies_would_lie() -> None:
-    likely = Likely(9.0, 14.0, 0.8, ("21 measured kernels",))
-    row = SuiteRow("silu", "N7", 5.0, "memory", Ranking(20.0, 25.0, {}), Ranking(10.0, 50.0, {}, (), likely))
-    table = SuiteTable("simulated trn2", True, "the peaks", (row,), {})
-    out = io.StringIO()
-    print_suite(Console(file=out, width=80), table)
-    assert "10.0 µs (9.0 to 14.0)" in out.getvalue() and "| 10 (9 to 14) |" in markdown(table)
-    for text in (out.getvalue(), markdown(table)):
-        assert "in parentheses where a device's latency would lie, 80 % sure" in text
-    assert "parentheses" not in markdown(replace(table, rows=(replace(row, after=None),)))
-
-
 def test_every_task_has_a_row_or_a_reason(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 20.0)
     a_run(tmp_path, "silu", None)
@@ -120,14 +98,6 @@ def test_every_task_has_a_row_or_a_reason(tmp_path):
     assert table.missing == {"silu": "wrong: output 0", "mamba": "not begun"}
 
 
-def test_a_kernel_beyond_the_yardstick_counts_as_100_in_the_mean_and_the_table_says_so(tmp_path):
-    a_run(tmp_path, "matmul", 40.0, 8.0)
-    table = table_of_runs(tmp_path, "s1", ["matmul"])
-    assert table.rows[0].after is not None and table.rows[0].after.percent_of_peak == 125.0
-    assert table.after_percent == pytest.approx(100.0)
-    assert "125.0" in markdown(table) and "in the mean they count as 100" in markdown(table)
-
-
 def test_a_task_that_nothing_made_faster_counts_with_its_input_kernel(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 10.0)
     a_run(tmp_path, "silu", 40.0)
@@ -135,6 +105,9 @@ def test_a_task_that_nothing_made_faster_counts_with_its_input_kernel(tmp_path):
     assert table.rows[1].after is None
     assert table.before_percent == pytest.approx(25.0)
     assert table.after_percent == pytest.approx(50.0)  # of 100 and 25
+    a_run(tmp_path / "beyond", "matmul", 40.0, 8.0)
+    beyond = table_of_runs(tmp_path / "beyond", "s1", ["matmul"])
+    assert beyond.rows[0].after.percent_of_peak == 125.0 and beyond.after_percent == pytest.approx(100.0)
 
 
 def test_what_rests_on_a_contested_fact_has_a_column_and_a_mean_of_its_own(tmp_path):
@@ -150,12 +123,8 @@ def test_what_rests_on_a_contested_fact_has_a_column_and_a_mean_of_its_own(tmp_p
     print_suite(Console(file=out, width=60), table)
     document = suite_document("s1", table)
     assert (document.after_percent, document.counterpart_percent) == (table.after_percent, table.counterpart_percent)
-    for text in (out.getvalue(), markdown(table)):
-        assert (
-            "if contested facts hold" in text and "70.7" in text and "best rests on no contested fact" in text.lower()
-        )
+    assert "70.7" in out.getvalue() and "70.7" in markdown(table)
     assert "| 100.0 (4-byte dma_transpose) |" in markdown(table)
-    assert "without contested facts" in markdown(replace(table, simulated=False))
     folder.counterpart(None)
     assert table_of_runs(tmp_path, "s1", ["matmul"]).rows[0].counterpart is None
 
@@ -177,16 +146,6 @@ def test_a_table_survives_its_json(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 20.0)
     table = table_of_runs(tmp_path, "s1", TASKS)
     assert from_document(SuiteTable, to_document(table), "here") == table
-
-
-def test_both_tables_say_simulated_where_verified_and_what_the_peak_is(tmp_path):
-    a_run(tmp_path, "matmul", 40.0, 20.0)
-    table = table_of_runs(tmp_path, "s1", TASKS)
-    out = io.StringIO()
-    print_suite(Console(file=out, width=60), table)
-    for text in (out.getvalue(), markdown(table)):
-        for said in ("simulated", "small + full", "25.0", "50.0", "TFLOPS", "GB/s", "silu", "not begun"):
-            assert said in text
 
 
 @pytest.mark.parametrize(("values", "mean"), [([4.0, 9.0], 6.0), ([7.0], 7.0), ([], 0.0), ([1e300, 1e-300, 1.0], 1.0)])

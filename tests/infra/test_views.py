@@ -20,7 +20,6 @@ from rich.console import Console
 from accelopt_core.candidate import lane_names
 from accelopt_core.evaluation import ROUND_STEPS, Step
 from accelopt_core.loop.events import (
-    BudgetUpdate,
     Ending,
     Event,
     LastCheck,
@@ -63,23 +62,9 @@ def drawn(state: RunState, now: float, width: int = 80, height: int = 40, ascii_
 def test_it_shows_what_the_run_is_about_and_how_it_stands() -> None:
     events = [*run_events(3), RoundStarted(4, "r001t1", 250.0), PlanMade(4, PLAN), StepNote(4, Step.VERIFY, "seed 42")]
     picture = drawn(state_after(events), 10.0 * len(events))
-    for wanted in (
-        "matmul", "M256 K256", "simulated trn2", "catalogue", "4 of 10", "Hoist the rhs load", "100.0 µs less",
-        "5 of 9", "compile and verify", "seed 42", "500.0 µs", "250.0 µs", "2.00x", "40.0 %", "round 1", "251.0 µs",
-        "✓ improved", "✗ wrong", "· no improvement", "tokens 3,000 in, 300 out", "cost $0.75", "target 0:21",
-        "at most", "left", "the tensor engine waits for DMA",
-    ):  # fmt: skip
+    for wanted in ("4 of 10", "Hoist the rhs load", "5 of 9", "seed 42", "500.0 µs", "250.0 µs", "2.00x", "40.0 %",
+                   "tokens 3,000 in, 300 out", "cost $0.75", "input → r001t1*"):  # fmt: skip
         assert wanted in picture, wanted
-
-
-def test_simulated_latencies_are_labelled_and_measured_ones_are_not() -> None:
-    assert "simulated latency" in drawn(state_after(list(run_events(1))), 0.0)
-    assert "simulated latency" not in drawn(state_after(list(run_events(1, simulated=False))), 0.0)
-
-
-def test_a_derived_bound_says_so() -> None:
-    assert "% of bound*" in drawn(state_after(list(run_events(1, source="trace"))), 0.0)
-    assert "derived from" not in drawn(state_after(list(run_events(1))), 0.0)
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -132,12 +117,6 @@ def test_of_a_hundred_candidates_those_at_work_are_shown_and_the_others_counted(
         assert height < 24 or len(picture.splitlines()) < height
 
 
-def test_the_picture_shows_where_the_best_comes_from() -> None:
-    assert "input → r001t1*" in drawn(state_after(list(run_events(3))), 0.0)
-    wandering = [*run_events(3), RoundStarted(4, "r003t1", 251.0)]
-    assert "input → r001t1*; now from r003t1" in drawn(state_after(wandering), 0.0)
-
-
 def test_a_winner_that_fails_its_last_check_is_shown_as_dropped_and_no_longer_as_the_best() -> None:
     state = state_after([*run_events(3), LastCheck("r001t1", measured(250.0), False, "wrong")])
     assert state.best_id == "r003t1" and state.best is not None and state.best.latency_us == 251.0
@@ -169,12 +148,6 @@ def test_the_last_check_of_the_winner_is_no_round() -> None:
     assert "checking the winner on every seed" in picture and "left" not in picture
 
 
-def test_unknown_cost_is_said_and_no_calls_are_said() -> None:
-    assert "no model calls" in drawn(state_after([next(iter(run_events(0)))]), 0.0)
-    events = [*run_events(1), BudgetUpdate(Usage(10, 10), 0.0, 2)]
-    assert "cost unknown (2 calls of unknown price)" in drawn(state_after(events), 0.0)
-
-
 @pytest.mark.parametrize(
     ("rounds", "limit_h", "now", "left"),
     [(0, None, 0, None), (1, None, 0, 900.0), (2, None, 0, 800.0), (1, 0.1, 60.0, 300.0), (10, None, 0, 0.0)],
@@ -196,22 +169,19 @@ def test_time_left_goes_by_the_rounds_so_far(rounds, limit_h, now, left) -> None
     [
         ("auto", True, {}, LiveDashboard),
         ("auto", True, {"CI": "true"}, PlainProgress),
+        ("auto", True, {"TERM": "dumb"}, PlainProgress),
         ("auto", False, {}, PlainProgress),
         ("plain", True, {}, PlainProgress),
         ("quiet", True, {}, PlainProgress),
         ("live", False, {}, LiveDashboard),
     ],
 )
-def test_the_live_view_is_for_those_who_can_watch(kind: str, terminal: bool, environment, expected: type) -> None:
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=80, _environ={"TERM": "xterm"})
+def test_the_live_view_is_for_those_who_can_watch(kind, terminal, environment, expected) -> None:
+    term = {"TERM": environment.get("TERM", "xterm")}
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=80, _environ=term)
     view = open_view(kind, console, environment)
     view.close()
     assert type(view) is expected
-
-
-def test_a_dumb_terminal_gets_plain_lines() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
-    assert isinstance(open_view("auto", console, {}), PlainProgress)
 
 
 LIVE = """
@@ -284,11 +254,6 @@ def test_every_step_of_every_round_is_a_line_with_the_time() -> None:
     assert lines[-1] == "12:54:18  finished: all rounds are done"
 
 
-def test_an_ending_without_a_reason_is_said_once() -> None:
-    (line,) = plain_lines([RunEnded(Ending.INTERRUPTED, "interrupted")])
-    assert line == "12:54:18  interrupted"
-
-
 def test_ctrl_c_says_which_step_it_lets_finish() -> None:
     heard: list[Event] = []
 
@@ -324,9 +289,7 @@ def test_quiet_tells_warnings_only() -> None:
         (wording.duration(754), "12:34"),
         (wording.duration(3723), "1:02:03"),
         (wording.duration(-1), "0:00"),
-        (wording.roughly(59), "under a minute"),
         (wording.no_more_than(59), "under a minute"),
-        (wording.no_more_than(360), "at most 6 min"),
         (wording.roughly(360), "6 min"),
         (wording.roughly(9000), "2.5 h"),
         (wording.latency(None), "-"),
@@ -336,7 +299,6 @@ def test_quiet_tells_warnings_only() -> None:
         (wording.cost(1.5, 2), "$1.50 + 2 calls of unknown price"),
         (wording.tokens(Usage(1000, 50, 200, 30)), "1,230 in (200 from cache), 50 out"),
         (wording.one_line("a\n  b\tc", 80), "a b c"),
-        (wording.one_line("abcdef", 4), "abc…"),
         (wording.one_line("abcdef", 4, ascii_only=True), "a..."),
     ],
 )
