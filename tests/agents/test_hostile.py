@@ -429,16 +429,6 @@ def test_keys_alone_make_no_server_ask_a_model(tmp_path: Path) -> None:
     assert asking.hidden({SECRET: [f"x{SECRET}y", 1, None]}) == {"[hidden]": ["x[hidden]y", 1, None]}
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [(["--in-place", "--kernel", "mine.py"], "--kernel"), (["--suite", "nkibench"], "--suite"), (["--json"], "--json")],
-)
-def test_flags_of_one_kernel_are_none_of_a_server(flags, said, capsys) -> None:
-    assert orchestrator.main(["mcp", *flags]) == 2
-    errors = capsys.readouterr().err
-    assert said in errors and len(errors.splitlines()) == 1
-
-
 def test_without_its_package_the_server_names_the_extra(monkeypatch, capsys) -> None:
     monkeypatch.setattr(server, "PACKAGE", "no_such_package_as_mcp")
     assert orchestrator.main(["mcp"]) == 2

@@ -93,14 +93,6 @@ def test_shapes_that_are_given_are_taken_and_traced(tmp_path: Path, capsys: pyte
     assert x.shape == (256, 512) and y.shape == (128, 512) and y.dtype.name == "bfloat16"
 
 
-def test_shapes_are_of_the_arrays_and_a_number_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "norm.py").write_text(NORM)
-    status, said, errors = init(capsys, tmp_path / "norm.py", "--shape", "256x1024", "1024")
-    assert status == 0 and "the kernel traces at them" in said, errors
-    text = (tmp_path / "norm_reference.py").read_text()
-    assert "# count: a number" in text and "keep the dtype" in text
-
-
 @pytest.mark.parametrize(
     ("shapes", "said"),
     [
@@ -130,21 +122,6 @@ def test_a_kernel_in_a_package_is_traced_with_its_neighbours(tmp_path, capsys) -
     status, said, _ = init(capsys, tmp_path / "pack" / "add.py", "--function", "add_rows")
     assert status == 0 and "smallest" in said
     assert "def forward(x, y):" in (tmp_path / "pack" / "add_reference.py").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((), "for which kernel"),
-        (("nowhere.py",), "cannot be read"),
-        (("a.py", "b.py"), "one word too many"),
-        (("a.py", "--json"), "`init` has no document"),
-        (("a.py", "--dry-run"), "only `clean` has it"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(capsys, arguments, said) -> None:
-    status, _, errors = init(capsys, *arguments)
-    assert status == 2 and said in errors
 
 
 @pytest.mark.parametrize(
@@ -206,9 +183,3 @@ def test_a_kernel_of_16_bits_gets_what_lets_it_be_right(tmp_path: Path, capsys: 
     (tmp_path / "odd_reference.py").unlink()
     assert init(capsys, tmp_path / "odd.py", "--shape", "64x77")[0] == 0
     assert "PRECISION" not in (tmp_path / "odd_reference.py").read_text()
-
-
-def test_a_syntax_error_is_at_its_line_of_the_users_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "odd.py").write_text(ODD.replace("x.shape", "x.shape("))
-    status, _, errors = init(capsys, tmp_path / "odd.py")
-    assert status == 2 and f"{tmp_path}/odd.py:9: not Python: " in errors and "<kernel>" not in errors

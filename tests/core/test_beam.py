@@ -92,19 +92,13 @@ def test_every_parent_has_its_plans_and_every_plan_its_samples() -> None:
     assert [[plan.title for plan in context.planned] for context in script.contexts] == [[], ["a"]]
 
 
-def test_a_plan_that_a_tool_carries_out_is_written_once() -> None:
-    script = BeamScript({"k": 100, "k + a": 90}, by_tool=True)
+@pytest.mark.parametrize(("by_tool", "samples", "lanes"), [(True, 5, 1), (False, 1, 1)])
+def test_a_plan_that_a_tool_carries_out_is_written_once_and_told_from_a_model_s(by_tool, samples, lanes) -> None:
+    script = BeamScript({"k": 100, "k + a": 90}, by_tool=by_tool)
     script.ideas["k"] = ["a"]
-    result = script.go(replace(BEAM, samples=5))
-    assert told(result.attempts) == [("r001at1", "input", "improved")] and result.attempts[0].lanes == 1
-    assert [request.by_tool for request in script.requests] == [True]
-
-
-def test_what_a_model_writes_is_no_change_of_the_catalogue() -> None:
-    script = BeamScript({"k": 100, "k + a": 90})
-    script.ideas["k"] = ["a"]
-    script.go(BEAM)
-    assert [request.by_tool for request in script.requests] == [False]
+    result = script.go(replace(BEAM, samples=samples))
+    assert told(result.attempts) == [("r001at1", "input", "improved")] and result.attempts[0].lanes == lanes
+    assert [request.by_tool for request in script.requests] == [by_tool]
 
 
 def two_ways() -> BeamScript:

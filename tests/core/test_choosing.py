@@ -307,12 +307,6 @@ def test_one_without_ideas_gives_way_and_is_asked_again_when_there_is_something_
     assert result.ending is Ending.FINISHED and "no idea left" in result.reason and "none here" in result.reason
 
 
-def test_a_catalogue_without_ideas_beside_a_model_without_money_says_both() -> None:
-    result = Stage(Player("catalogue", [NothingToPlan("no idea left")]), Player("model", [FULL])).run(rounds=9)
-    assert result.ending is Ending.FINISHED
-    assert "catalogue: no idea left" in result.reason and "raise the cost budget" in result.reason
-
-
 def test_no_plan_is_a_try_of_whoever_gave_none() -> None:
     stage = Stage(Player("mute", [UnusablePlan("it only talks")]))
     result = stage.run(rounds=1)
@@ -345,8 +339,3 @@ def test_what_earlier_runs_know_is_asked_for() -> None:
         stage.run(rounds=1, seed=str(number))
         firsts += stage.turns
     assert firsts.count("good") >= 18
-
-
-def test_two_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two proposers of one name"):
-        Stage(Player("one"), Player("one")).run()

@@ -16,13 +16,8 @@ def known(title: str, speedup: float | None = 1.5, **more: object) -> Experience
 
 
 def shown(*experiences: Experience, limit: int = 6) -> list[str]:
-    found = OptimizationMemory(experiences).retrieve(
-        bottleneck="memory-bound",
-        operators=("nc_matmul", "dma_copy"),
-        limit=limit,
-        toolchain="sim 0.2",
-        machine="simulated trn2",
-    )
+    of_round = {"bottleneck": "memory-bound", "operators": ("nc_matmul", "dma_copy"), "limit": limit}
+    found = OptimizationMemory(experiences).retrieve(**of_round, toolchain="sim 0.2", machine="simulated trn2")
     return [experience.title for experience in found]
 
 
@@ -40,19 +35,6 @@ def shown(*experiences: Experience, limit: int = 6) -> list[str]:
         (known("b", toolchain="sim 0.1"), known("w", toolchain="neuronx-cc 2.1")),
         (known("b"), known("w", machine="simulated trn1, uncalibrated")),
         (known("b"), known("w", None, bottleneck="", operators=())),
-    ],
-    ids=[
-        "bottleneck",
-        "operators",
-        "effect",
-        "confirmed",
-        "refuted",
-        "helped",
-        "misled",
-        "older toolchain",
-        "another toolchain",
-        "another machine",
-        "old",
     ],
 )
 def test_the_more_relevant_experience_comes_first(better: Experience, worse: Experience) -> None:

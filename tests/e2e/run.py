@@ -72,22 +72,11 @@ def orchestrate(
     clean = {name: value for name, value in os.environ.items() if name not in KEYS and not name.startswith("NKI_OPT")}
     checkpoints = folder / "checkpoints"
     done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "orchestrator.py"),
-            *arguments,
-            "--checkpoints",
-            str(checkpoints),
-            "--memory",
-            str(folder / "memory" / "rewrites.json"),
-        ],
-        cwd=folder,
-        env={**clean, **QUICK, **(environment or {}), "COLUMNS": "120"},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        stdin=subprocess.DEVNULL,
-    )
+        [sys.executable, str(ROOT / "orchestrator.py"), *arguments, "--checkpoints", str(checkpoints),
+         "--memory", str(folder / "memory" / "rewrites.json")],
+        cwd=folder, env={**clean, **QUICK, **(environment or {}), "COLUMNS": "120"}, capture_output=True, text=True,
+        timeout=timeout_s, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
     return Ran(done.returncode, done.stdout, done.stderr, checkpoints)
 
 

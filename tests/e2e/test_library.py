@@ -27,7 +27,7 @@ from nki_optimizer import (
     events,
     optimize,
 )
-from tests.e2e.kernels import BROKEN, REFERENCE, SLOW, WRONG
+from tests.e2e.kernels import BROKEN, SLOW, WRONG
 from tests.e2e.run import KEYS, ROOT, orchestrate
 from tests.processes import PATIENCE_S
 
@@ -120,15 +120,6 @@ def test_one_kernel_is_judged(tmp_path: Path, source: str, kind: type) -> None:
     assert type(verdict) is kind and evaluation.Step.VERIFY in steps
     if isinstance(verdict, Measured):
         assert verdict.simulated and verdict.profile.gaps
-
-
-@pytest.mark.slow
-def test_a_reference_module_and_one_that_is_found_mean_the_same(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(SLOW)
-    (tmp_path / "mine_reference.py").write_text(REFERENCE.replace("2048, 4", "2048, 2"))
-    named = evaluate(str(tmp_path / "mine.py"), str(tmp_path / "mine_reference.py"))
-    found = evaluate(tmp_path / "mine.py")
-    assert isinstance(named, Measured) and isinstance(found, Measured) and named.latency_us == found.latency_us
 
 
 def test_a_reference_that_fails_is_no_fault_of_the_kernel_s(tmp_path: Path) -> None:

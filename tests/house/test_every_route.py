@@ -111,7 +111,3 @@ def test_each_is_found_where_its_sdk_is() -> None:
 def test_the_docs_name_each() -> None:
     text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
     assert not [route.name for route in ROUTES if f"`{route.name}`" not in text], "docs/extending.md lists them"
-
-
-def ahead_of_time() -> None:
-    """As it would be written."""

@@ -143,8 +143,6 @@ def test_what_could_change_the_verdict_is_measured_anew(remember: Remember, chan
     assert elsewhere.evaluated == 1
 
 
-
-
 def test_on_a_device_a_latency_holds_against_the_incumbent_it_was_timed_with(remember: Remember) -> None:
     target, remembering = remember(simulated=False)
     evaluate(remembering, REQUEST)
@@ -156,8 +154,6 @@ def test_on_a_device_a_latency_holds_against_the_incumbent_it_was_timed_with(rem
         assert evaluate(remembering, WITH_INCUMBENT) == first and target.evaluated == 4, (
             "the last incumbent is remembered"
         )
-
-
 
 
 def test_the_last_measurement_is_against_its_own_incumbent(remember: Remember) -> None:
@@ -231,5 +227,3 @@ def test_a_damaged_record_is_named(remember: Remember, tmp_path: Path) -> None:
         path.write_text(damaged)
         with pytest.raises(JournalDamaged, match=f"{path.name}.*delete it to measure again"):
             evaluate(remembering, REQUEST)
-
-

@@ -29,7 +29,6 @@ from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from infra.nki_kernel import NKIKernel
 from infra.simulator.toolchain import traced_on_simulator
 from infra.targets.over_ssh import SshTarget
-from infra.tasks.seed_index import TaskNotFound
 from tests.e2e import kernels
 from tests.ssh.server import make_sshd
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
@@ -134,12 +133,12 @@ def test_a_right_kernel_has_latencies_and_the_fields_asked_for(tmp_path, referen
     ids=["does not compile", "wrong"],
 )
 def test_a_faulty_kernel_says_how_far_it_came(tmp_path, reference, target, source, flags, said, kind) -> None:
-    result = NKIKernel(kernel(tmp_path, source.replace("2048", "512")), reference, target=target, limits=QUICK).profile(FIELDS)
+    result = NKIKernel(kernel(tmp_path, source.replace("2048", "512")), reference, target=target, limits=QUICK).profile(
+        FIELDS
+    )
     assert (result.compiled, result.runnable, result.correct) == flags
     assert isinstance(result.evaluation, kind) and said[1] in result.metadata[said[0]]
     assert list(result.metadata) == [said[0]]
-
-
 
 
 FAILURE = CheckFailure(0, "full", 0, "outputs differ")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.optimization_memory import MOST_EXPERIENCES, Experience
-from infra.journal import JournalError
 from infra.runs.memory_file import MemoryFile
 
 spawn = multiprocessing.get_context("spawn")
@@ -143,9 +142,3 @@ def test_a_plan_that_followed_an_experience_is_counted_once(tmp_path: Path) -> N
         memory.credit((key, "no such key"), improved, token)
     (known,) = memory.load().experiences
     assert (known.used, known.helped, known.confirmed) == (2, 1, 1)
-
-
-def test_a_folder_that_cannot_be_made_is_a_one_line_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(JournalError, match="file"):
-        memory_at(tmp_path / "file" / "rewrites.json").load()

@@ -37,15 +37,6 @@ def test_a_kernel_that_the_newest_compiler_does_not_read_is_outdated(source: str
     assert found is None or found.only_in_old_sdks == (source is OLD)
 
 
-def test_a_kernel_of_this_nki_is_left_as_it_is(tmp_path: Path) -> None:
-    kernel = tmp_path / "mine.py"
-    kernel.write_text(SLOW, encoding="utf-8")
-    presets = (ShapePreset("small", (("T", 1),)), ShapePreset("full", (("T", 2),)))
-    made = rewrite(kernel, SLOW, Task("add", REFERENCE, presets))
-    assert made.source == SLOW and made.shapes == ("small", "full")
-    assert "the same stream" in made.proof
-
-
 def test_what_a_kernel_imports_of_its_package_is_there_while_it_is_migrated(tmp_path: Path) -> None:
     """Old and new are compared, what does not import is not done, and the folders stay as they were."""
     files = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -133,8 +132,6 @@ def test_whole_numbers_stay_in_the_example_s_range_and_booleans_are_both() -> No
     assert drawn_like(3) == 3 and drawn_like(0.25) == 0.25
 
 
-
-
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
@@ -221,5 +218,3 @@ def get_inputs(x: np.ndarray) -> np.ndarray:
 def test_what_cannot_travel_is_refused_by_name(reference: Any, said: str) -> None:
     with pytest.raises(TaskInvalid, match=said):
         reference_module(reference, [(4, 8)])
-
-

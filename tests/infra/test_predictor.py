@@ -9,10 +9,9 @@ import re
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -220,10 +219,6 @@ def test_a_kernel_that_fails_at_one_of_its_shapes_has_no_price() -> None:
         toolchain.close()
 
 
-
-
-
-
 @pytest.mark.parametrize(
     ("rows", "each_s", "count", "largest", "smallest_s"),
     [
@@ -246,5 +241,3 @@ def test_kernels_are_handed_over_ever_fewer_at_a_time(monkeypatch, rows, each_s,
     assert sum(sizes) == count and max(sizes) == largest and max(sizes) * each_s <= max(LONGEST_MESSAGE_S, each_s)
     assert sorted(sizes, reverse=True) == sizes
     assert all(size * each_s >= smallest_s for size in sorted(sizes)[2:]), "but for the last, none is a trifle"
-
-

@@ -167,8 +167,6 @@ def test_a_run_that_is_not_there_is_an_error_that_names_those_that_are(tmp_path:
     assert "20261120-2-b" in str(failure.value)
 
 
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [("manifest.json", "{"), ("manifest.json", '{"run_id": 1}'), ("baseline.json", "[]"), ("best.json", "{}")],

@@ -103,11 +103,6 @@ def test_a_table_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, text
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TaskInvalid, match="none.toml: No such file"):
-        read_shapes(tmp_path / "none.toml", TASK, KERNEL)
-
-
 OTHER = '[[kernel]]\nname = "mlp"\nbefore = "mlp.py"\nafter = "b.py"\nshapes = ["3x4"]\nshare = 0.5\n'
 ITS = '[[kernel]]\nbefore = "mine.py:kernel"\nafter = "b.py"\nshapes = ["512x256"]\n'
 
@@ -148,8 +143,3 @@ def test_a_models_table_has_the_rows_of_the_kernel_with_their_shares(tmp_path: P
 def test_a_models_row_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, row: str, said: str) -> None:
     with pytest.raises(TaskInvalid, match=re.escape(said)):
         read_shapes(of_model(tmp_path, row), TASK, tmp_path / "mine.py")
-
-
-def test_a_models_table_without_the_kernel_says_how_it_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TaskInvalid, match=r'none of its kernels is .*other.py: write before = "other.py"'):
-        read_shapes(of_model(tmp_path), TASK, tmp_path / "other.py")

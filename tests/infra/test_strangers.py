@@ -16,7 +16,6 @@ from benchmarks.strangers import NotRun, Row, kernel_file, means, table
 from benchmarks.strangers_cases import REFERENCES, STRANGERS, Half, Stranger, completed, cut_out
 from infra.tasks.seed_index import task_from_files
 
-LEAST = 25
 STRANGER = STRANGERS[0]
 NOT_COMPARED = {"attention_causal": 2, "attention_causal_heads": 2}
 """Outputs of a kernel that its reference leaves aside."""

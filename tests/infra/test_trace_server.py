@@ -47,16 +47,15 @@ def test_what_is_forked_leaves_the_same_program_in_the_same_isolation(toolchain:
     said = toolchain.isolation
     forked = toolchain.compile(SILU, ARGUMENTS, 60)
     assert server_of(toolchain) and toolchain.isolation == said
+    pid = server_of(toolchain)
     alone = SimulatorToolchain("trn2")
     try:
         own = alone.compile(SILU, ARGUMENTS, 60)
         assert without_folder(dumps(forked.program)) == without_folder(dumps(own.program))
     finally:
         alone.close()
-
-
-def test_the_first_candidate_is_forked_already(toolchain: SimulatorToolchain) -> None:
-    assert server_of(toolchain)
+    toolchain.close()
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_nothing_of_one_candidate_reaches_the_next(toolchain: SimulatorToolchain) -> None:
@@ -104,13 +103,6 @@ def test_without_the_server_the_next_one_has_a_process_of_its_own(toolchain: Sim
     assert toolchain.compile(SILU, ARGUMENTS, 60).measurement.latency_us > 0
     toolchain.compile(SILU, ARGUMENTS, 60)
     assert server_of(toolchain) != first
-
-
-def test_it_ends_with_the_toolchain(toolchain: SimulatorToolchain) -> None:
-    toolchain.compile(SILU, ARGUMENTS, 60)
-    pid = server_of(toolchain)
-    toolchain.close()
-    assert not Path(f"/proc/{pid}").exists()
 
 
 def without_folder(program: bytes) -> bytes:

@@ -125,6 +125,8 @@ def context(**changes: object) -> RoundContext:
         attempted(2, "no_improvement", name="c2", source=BETTER + "\nX = 1\n", parent="c0", technique="exact-tiles",
                   title="Use 2048 columns", latency_us=401.0, summary="401.0 µs is not below 396.0 µs"),
     )  # fmt: skip
+    reviewed = Reflexion(2, "Use 2048 columns", "exact-tiles", 30.0, -1.0, "no_improvement", False,
+                         "Columns were fine.", ("tails of odd sizes",), ("resident scale",))  # fmt: skip
     base = RoundContext(
         round=4,
         task=TASK,
@@ -135,20 +137,7 @@ def context(**changes: object) -> RoundContext:
         baseline_us=800.0,
         language=NKI,
         history=history,
-        reflexions=(
-            Reflexion(
-                2,
-                "Use 2048 columns",
-                "exact-tiles",
-                30.0,
-                -1.0,
-                "no_improvement",
-                False,
-                "Columns were fine.",
-                ("tails of odd sizes",),
-                ("resident scale",),
-            ),
-        ),
+        reflexions=(reviewed,),
         avoid=("tails of odd sizes",),
         build_on=("resident scale",),
         experiences=(WIN, REJECTION),

@@ -57,15 +57,15 @@ def test_a_plan_is_read(reply: str) -> None:
     assert plan.rationale == FIELDS["rationale"]
 
 
-@pytest.mark.parametrize(("word", "bottleneck"), [
-    ("memory-bound", Bottleneck.MEMORY_BOUND),
-    ("Memory bound", Bottleneck.MEMORY_BOUND),
-    ("DMA bandwidth", Bottleneck.MEMORY_BOUND),
-    ("compute_bound", Bottleneck.COMPUTE_BOUND),
-    ("UNDERUTILIZED", Bottleneck.UNDERUTILIZED),
-])  # fmt: skip
-def test_the_bottleneck_may_be_said_in_other_words(word: str, bottleneck: Bottleneck) -> None:
-    assert described_plan(read_object(changed(bottleneck=word), required="title"), "p", 400.0).bottleneck is bottleneck
+def test_the_bottleneck_may_be_said_in_other_words() -> None:
+    for word, meant in (
+        ("memory-bound", Bottleneck.MEMORY_BOUND),
+        ("Memory bound", Bottleneck.MEMORY_BOUND),
+        ("DMA bandwidth", Bottleneck.MEMORY_BOUND),
+        ("compute_bound", Bottleneck.COMPUTE_BOUND),
+    ):
+        plan = described_plan(read_object(changed(bottleneck=word), required="title"), "p", 400.0)
+        assert plan.bottleneck is meant
 
 
 COMPLAINTS = {
@@ -98,32 +98,21 @@ def test_a_malformed_plan_is_answered_with_a_precise_complaint(reply: str, compl
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("value", "items"), [
-    (None, ()),
-    ([], ()),
-    ("one", ("one",)),
-    (["a", "a", "b  c", "none", ""], ("a", "b c")),
-    (["a", "b", "c", "d"], ("a", "b", "c")),
-])  # fmt: skip
-def test_lists_are_short_and_without_repetition(value: object, items: tuple[str, ...]) -> None:
-    assert list_field({"avoid": value}, "avoid", most=3, longest=50) == items
+def test_lists_are_short_and_without_repetition() -> None:
+    for value, items in ((None, ()), ([], ()), ("one", ("one",)), (["a", "a", "b  c", "none", ""], ("a", "b c")),
+                         (["a", "b", "c", "d"], ("a", "b", "c"))):  # fmt: skip
+        assert list_field({"avoid": value}, "avoid", most=3, longest=50) == items
 
 
-@pytest.mark.parametrize("value", [7, {"a": 1}, [1, 2]])
-def test_a_list_of_anything_else_is_malformed(value: object) -> None:
-    with pytest.raises(MalformedAnswer, match="must be a list of texts"):
-        list_field({"avoid": value}, "avoid", most=3, longest=50)
-
-
-@pytest.mark.parametrize("value", ["partly", " Partly ", "PARTLY"])
-def test_one_of_some_words(value: object) -> None:
-    assert word_field({"diagnosis": value}, "diagnosis", ("right", "partly")) == "partly"
-
-
-@pytest.mark.parametrize("value", [None, True, "wrong", "right | partly"])
-def test_a_word_that_is_none_of_them(value: object) -> None:
-    with pytest.raises(MalformedAnswer, match="must be one of right, partly"):
-        word_field({"diagnosis": value}, "diagnosis", ("right", "partly"))
+def test_a_field_of_another_kind_is_malformed() -> None:
+    for value in ("partly", " Partly ", "PARTLY"):
+        assert word_field({"diagnosis": value}, "diagnosis", ("right", "partly")) == "partly"
+    for value in (None, True, "wrong", "right | partly"):
+        with pytest.raises(MalformedAnswer, match="must be one of right, partly"):
+            word_field({"diagnosis": value}, "diagnosis", ("right", "partly"))
+    for value in (7, {"a": 1}, [1, 2]):
+        with pytest.raises(MalformedAnswer, match="must be a list of texts"):
+            list_field({"avoid": value}, "avoid", most=3, longest=50)
 
 
 @pytest.mark.parametrize("hostile", ["{" * 50_000, "[{" * 20_000, '{"a":' * 5_000, "{" + "x" * 200_000])

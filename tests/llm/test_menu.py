@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import Role
 from accelopt_core.proposer import CannotRepair, Feedback, Proposer, UnusablePlan, UnusableReply
-from accelopt_core.rules.registry import RULES
 from infra.llm.provider import ProviderSettings
 from infra.llm.registry import build_model
 from infra.prediction.step_book import BadStepBook, StepBookFile
@@ -36,14 +34,8 @@ from tests.llm.wire_server import Script, SeenRequest, WireServer
 
 GAINS = {"a": 20.0, "b": 5.0, "c": 1.5, "d": 0.5, "e": -3.0}
 STEP = {"title": "go on", "tool": "walk", "site": "a", "rationale": "it is shorter"}
-OWN = {
-    "title": "Load the scale once",
-    "technique": "hoist-by-hand",
-    "bottleneck": "memory-bound",
-    "expected_gain_us": 3,
-    "rationale": "the repeated load",
-    "details": "above the loop",
-}
+OWN = {"title": "Load the scale once", "technique": "hoist-by-hand", "bottleneck": "memory-bound",
+       "expected_gain_us": 3, "rationale": "the repeated load", "details": "above the loop"}  # fmt: skip
 
 
 TRN2_FACTS = machine_facts(machine("trn2"))
@@ -54,17 +46,9 @@ def stage(script: Script, menu: CatalogueMenu | None) -> Iterator[tuple[Proposer
     with WireServer(script) as server:
         model = build_model("anthropic", ProviderSettings("test-model", server.url, "test-key", 20.0))
         today = lambda: datetime.date(2026, 3, 1)  # noqa: E731  # a clock, not a function worth a name
-        yield (
-            proposer_from_model(
-                {role: model for role in Role},
-                lambda source, also: "API",
-                "",
-                PromptSettings("nki", TRN2_FACTS, Dialect()),
-                today,
-                menu,
-            ),
-            server.requests,
-        )
+        settings = PromptSettings("nki", TRN2_FACTS, Dialect())
+        models = {role: model for role in Role}
+        yield proposer_from_model(models, lambda source, also: "API", "", settings, today, menu), server.requests
 
 
 def menu_of(trees: ScriptedTrees | None = None, book: StepBookFile | None = None) -> CatalogueMenu:
@@ -211,11 +195,3 @@ def test_a_damaged_book_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "menu_steps.json").write_text(text)
     with pytest.raises(BadStepBook, match="menu_steps.json: .*move it away"):
         StepBookFile([tmp_path])
-
-
-def test_every_rule_is_described_to_a_model_in_a_sentence() -> None:
-    names = [rule.name for rule in RULES]
-    assert len(set(names)) == len(names)
-    for rule in RULES:
-        first = (inspect.getdoc(type(rule)) or "").partition("\n\n")[0]
-        assert first.endswith(".") and 10 < len(first) < 250, rule.name

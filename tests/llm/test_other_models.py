@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -36,7 +34,7 @@ from infra.llm.retry import Patience, RetryPolicy
 from infra.llm.roles import ContinuingModel, joined, models_for_roles
 from tests.llm.scenes import BETTER
 from tests.llm.wire_server import Says, WireServer
-from tests.processes import limits_s
+from tests.processes import alive, eventually, limits_s
 
 REQUEST = ModelRequest(Role.PLANNER, "You know Trainium.", (Message("user", "What is slow? µs"),))
 TWO = Patience(RetryPolicy(attempts=2, empty_attempts=2), sleep=lambda seconds: None)
@@ -52,11 +50,7 @@ def test_a_program_reads_the_whole_request_and_writes_the_reply() -> None:
         Role.PLANNER, "be brief", (Message("user", "plan?"), Message("assistant", "hm"), Message("user", "json!"))
     )
     text = echo.complete(conversation).text
-    assert [word for word in ("BE BRIEF", "PLAN?", "HM", "JSON!") if word in text] == text_order(text)
-
-
-def text_order(text: str) -> list[str]:
-    return sorted(("BE BRIEF", "PLAN?", "HM", "JSON!"), key=text.index)
+    assert -1 < text.index("BE BRIEF") < text.index("PLAN?") < text.index("HM") < text.index("JSON!")
 
 
 def test_a_program_that_ignores_its_input_or_writes_megabytes_blocks_nothing() -> None:
@@ -95,20 +89,7 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
         if pids.exists() and len(pids.read_text().split()) == 2:
             break
     for pid in map(int, pids.read_text().split()):
-        assert gone(pid)
-
-
-def gone(pid: int) -> bool:
-    """Ended, or a zombie that only waits for its parent; a killed process may take a moment."""
-    for _ in range(500):
-        try:
-            os.kill(pid, 0)
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.01)
-    return False
+        assert eventually(lambda pid=pid: not alive(pid))
 
 
 @pytest.mark.parametrize("command", ["no-such-program-anywhere --fast", "'unbalanced", ""])
@@ -261,10 +242,7 @@ PARTS = {
     "was cut after an indent, and goes on": (WHOLE[: LINE + 4], WHOLE[LINE + 4 :]),
     "was cut after an indent, and repeats it": (WHOLE[: LINE + 4], WHOLE[LINE:]),
     "was cut after an indent, and repeats the newline": (WHOLE[: LINE + 4], WHOLE[LINE - 1 :]),
-    "was cut after a blank, and repeats it": (
-        WHOLE[: WHOLE.index(" nl.ndarray") + 1],
-        WHOLE[WHOLE.index(" nl.ndarray") :],
-    ),
+    "was cut after a blank, and repeats it": (WHOLE[: BLANK + 1], WHOLE[BLANK:]),
     "opens a new fence": (WHOLE[:LINE], "```python\n" + WHOLE[LINE:]),
     "opens a new fence and repeats": (WHOLE[:AT], "```python\n" + WHOLE[LINE:]),
 }

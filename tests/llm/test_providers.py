@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -24,8 +23,8 @@ from accelopt_core.ports import (
     Usage,
 )
 from infra.llm.anthropic_model import AnthropicModel
-from infra.llm.provider import NoDefaultModel, ProviderSettings, UnknownProvider, default_model
-from infra.llm.registry import PROVIDERS, build_model, provider_from_environment, settings_from_environment
+from infra.llm.provider import NoDefaultModel, ProviderSettings, default_model
+from infra.llm.registry import build_model, provider_from_environment, settings_from_environment
 from infra.llm.retry import Patience, RetryPolicy, Server
 from tests.llm.wire_server import CutStream, Hang, HttpFault, QuietEnd, Says, StreamFault, WireServer
 from tests.processes import eventually, limits_s
@@ -109,9 +108,7 @@ def test_temperature_is_passed_on_when_set(provider: str) -> None:
 
 RECOVERS = {
     "rate limit": HttpFault(429, "rate_limit_error"),
-    "rate limit that mentions billing": HttpFault(
-        429, "rate_limit_exceeded", "Limit 3, used 3. Add a payment method at https://example.com/account/billing."
-    ),
+    "rate limit that mentions billing": HttpFault(429, "rate_limit_exceeded", "Limit 3: see /account/billing."),
     "overload": HttpFault(529, "overloaded_error"),
     "service unavailable": HttpFault(503, "server_error"),
     "server error": HttpFault(500, "api_error"),
@@ -217,24 +214,12 @@ FINAL: dict[str, tuple[HttpFault | Says, type[ModelError]]] = {
     "wrong key": (HttpFault(401, "authentication_error", f"invalid x-api-key {KEY}"), ModelRejectedCredentials),
     "no access": (HttpFault(403, "permission_error"), ModelRejectedCredentials),
     "no such model": (HttpFault(404, "not_found_error", "model: test-model"), ModelRejectedCredentials),
-    "no credit, Anthropic": (
-        HttpFault(400, "invalid_request_error", "Your credit balance is too low"),
-        ModelRejectedCredentials,
-    ),
-    "no credit, OpenAI": (
-        HttpFault(429, "insufficient_quota", "You exceeded your current quota"),
-        ModelRejectedCredentials,
-    ),
-    "too long, Anthropic": (
-        HttpFault(400, "invalid_request_error", "prompt is too long: 250000 tokens > 200000"),
-        ModelContextOverflow,
-    ),
-    "too long, OpenAI": (
-        HttpFault(400, "context_length_exceeded", "This model's maximum context length is 8192"),
-        ModelContextOverflow,
-    ),
-    "larger than the quota per minute": (
-        HttpFault(429, "rate_limit_exceeded", "Request too large: Limit 30000, Requested 45000"),
+    "no credit": (HttpFault(400, "invalid_request_error", "Your credit balance is too low"), ModelRejectedCredentials),
+    "no quota": (HttpFault(429, "insufficient_quota", "You exceeded your current quota"), ModelRejectedCredentials),
+    "too long": (HttpFault(400, "invalid_request_error", "prompt is too long: 25 tokens > 20"), ModelContextOverflow),
+    "beyond the context": (HttpFault(400, "context_length_exceeded", "maximum is 8192"), ModelContextOverflow),
+    "beyond the quota per minute": (
+        HttpFault(429, "x", "Request too large: Limit 3, Requested 4"),
         ModelContextOverflow,
     ),
     "too large": (HttpFault(413, "request_too_large"), ModelContextOverflow),
@@ -286,14 +271,6 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
     assert Server("https://me:secret@proxy.example:8443/v1/", "openai").shown == "https://proxy.example:8443/v1"
 
 
-def test_a_web_page_in_place_of_the_list_of_models_is_one_line() -> None:
-    with (
-        WireServer([], page=PAGE) as server,
-        pytest.raises(ModelUnusable, match=r"web page \(Sign in.*OPENAI_BASE_URL"),
-    ):
-        build_model("openai", ProviderSettings(base_url=server.openai_url))
-
-
 @BOTH
 def test_a_reply_cut_at_max_tokens_says_so(provider: str) -> None:
     with WireServer([Says("def kernel(", stop="max_tokens")]) as server:
@@ -316,12 +293,7 @@ def test_tokens_of_attempts_that_came_to_nothing_are_counted() -> None:
 def test_the_other_name_of_the_length_limit_is_tried_once_and_remembered() -> None:
     def only_the_new_name(body: dict[str, object]) -> HttpFault | str:
         if "max_tokens" in body:
-            return HttpFault(
-                400,
-                "unsupported_parameter",
-                "Unsupported parameter: 'max_tokens' is not supported with "
-                "this model. Use 'max_completion_tokens' instead.",
-            )
+            return HttpFault(400, "unsupported_parameter", "Use 'max_completion_tokens' in place of 'max_tokens'.")
         return "fine"
 
     with WireServer(only_the_new_name) as server:
@@ -377,18 +349,3 @@ def test_flags_come_before_the_environment_and_that_before_the_defaults() -> Non
     assert build_model("anthropic", settings).name == f"anthropic:{default_model('anthropic')}"
     with pytest.raises(NoDefaultModel, match="mailbox: no default model: name one with --model"):
         default_model("mailbox")
-
-
-@pytest.mark.parametrize(
-    "build", [lambda: build_model("anthropic", ProviderSettings()), lambda: build_model("openai", ProviderSettings())]
-)
-def test_no_key_is_an_error_that_names_the_variable(build: Callable[[], LanguageModel]) -> None:
-    with pytest.raises(ModelRejectedCredentials, match="set (ANTHROPIC|OPENAI)_API_KEY"):
-        build()
-
-
-def test_an_unknown_provider_is_answered_with_the_list() -> None:
-    with pytest.raises(UnknownProvider) as raised:
-        build_model("skynet", ProviderSettings())
-    for provider in PROVIDERS:
-        assert provider in str(raised.value)

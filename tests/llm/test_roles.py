@@ -29,16 +29,10 @@ from tests.attempts import attempted
 from tests.llm.scenes import BETTER, KERNEL, PLAN, context, measured
 from tests.llm.wire_server import HttpFault, Says, Script, SeenRequest, WireServer
 
-GOOD_PLAN = json.dumps(
-    {
-        "title": "Load the scale once",
-        "technique": "hoist-invariant-load",
-        "bottleneck": "underutilized",
-        "expected_gain_us": 60,
-        "rationale": "the repeated load",
-        "details": "above the loop",
-    }
-)
+GOOD_PLAN = json.dumps({
+    "title": "Load the scale once", "technique": "hoist-invariant-load", "bottleneck": "underutilized",
+    "expected_gain_us": 60, "rationale": "the repeated load", "details": "above the loop",
+})  # fmt: skip
 TRN2_FACTS = machine_facts(machine("trn2"))
 API = "nisa.dma_copy(dst, src): moves a tile"
 INSTRUCTIONS = "- nisa.dma_copy(dst, src, engine): moves"
@@ -75,23 +69,10 @@ def test_the_planner_is_shown_the_problem_the_profile_and_the_history() -> None:
         plan = given.proposer.planner.plan(context())
     assert (plan.id, plan.bottleneck, plan.expected_gain_us) == ("plan-004", Bottleneck.UNDERUTILIZED, 60.0)
     prompt = given.requests[0].last_user_message
-    for shown in (
-        "14          nisa.dma_copy(dst=s, src=scale)",  # the kernel, with line numbers
-        "M4096 N2048",
-        "def get_inputs(rng)",
-        "800.0 µs",
-        "repeated loads: 61.5 µs",  # the priced gap
-        "| 18 | vector | 80.5 µs | 32 |",  # the hot line
-        "hbm_read_bytes = 32.02 MiB",
-        "memory 168.0 µs",
-        "worked, 1.42x on rmsnorm",
-        "measured and rejected (0.80x) on bmm",
-        "round 1, c1 from c0: Load two tiles [widen-dma-rows]: incorrect",
-        "expected 30.0 µs gained, measured -1 µs",
-        "tails of odd sizes",
-        "resident scale",
-        INSTRUCTIONS,
-    ):
+    kernel, gap, hot = "14          nisa.dma_copy(dst=s, src=scale)", "loads: 61.5 µs", "| 18 | vector | 80.5 µs | 32 |"
+    history = "Load two tiles [widen-dma-rows]: incorrect"
+    for shown in (kernel, gap, hot, history, "M4096 N2048", "def get_inputs(rng)", "800.0 µs", "32.02 MiB", "168.0 µs",
+                  "1.42x on rmsnorm", "(0.80x) on bmm", "measured -1 µs", "resident scale", INSTRUCTIONS):  # fmt: skip
         assert shown in prompt
     assert "a_field_nobody_listed" not in prompt
 
@@ -126,9 +107,7 @@ def test_a_banned_technique_is_named_in_the_prompt_and_asked_again_once() -> Non
     other = GOOD_PLAN.replace("hoist-invariant-load", "widen-dma-rows")
     with stage([GOOD_PLAN, other]) as given:
         assert given.proposer.planner.plan(context(banned=(ban,))).technique == "widen-dma-rows"
-    assert (
-        "- hoist-invariant-load: no improvement in 3 rounds in a row (incorrect)" in given.requests[0].last_user_message
-    )
+    assert "- hoist-invariant-load: no improvement in 3" in given.requests[0].last_user_message
     assert "not allowed until round 10" in given.requests[1].last_user_message
     with stage([GOOD_PLAN, GOOD_PLAN]) as given, pytest.raises(UnusablePlan, match="not allowed until round 10"):
         given.proposer.planner.plan(context(banned=(ban,)))
@@ -223,13 +202,6 @@ def test_without_a_usable_summary_the_facts_are_filed_and_it_says_so() -> None:
     assert "not kept" in experience.summary
     assert "gave no usable summary" in experience.summary
     assert not experience.is_win
-
-
-def test_the_planner_is_told_how_many_rounds_are_left() -> None:
-    for left, said in ((7, "# Round 4: 7 more after this"), (0, "# Round 4: none more after this")):
-        with stage([GOOD_PLAN]) as given:
-            given.proposer.planner.plan(context(rounds_left=left))
-        assert given.requests[0].last_user_message.startswith(said)
 
 
 GOOD_REVIEW = json.dumps(

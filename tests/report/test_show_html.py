@@ -15,7 +15,6 @@ import orchestrator
 from accelopt_core.candidate import Candidate
 from infra.command_line import read
 from infra.runs.run_folder import RunFolder
-from infra.settings_reader import SettingsError
 from infra.tasks.seed_index import load_seed
 from tests.infra.samples import attempted, manifest
 from tests.infra.test_suite import a_run, measured
@@ -98,19 +97,6 @@ def test_a_page_s_name_is_told_from_a_run_s_id(words: str, run_id: str, html: st
     found = read(words.split(), {}, tmp_path)
     assert (found.command, found.as_html, found.run_id) == ("show", True, run_id)
     assert found.html == (tmp_path / html if html else None)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("runs --html", "only `show` has it"),
-        ("show run --html out.txt", "a page's name ends in .html"),
-        ("show --htlm", "did you mean --html"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(words: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=said):
-        read(words.split(), {}, tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,25 +12,15 @@ from accelopt_core.judging.judge import judge
 from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.task import Task
-from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
-from infra.simulator.toolchain import traced_on_simulator
+from infra.neuron.toolchain import NeuronToolchain
 from infra.tasks.seed_index import load_seed
-from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
+from tests.toolchains.pretend_sdk import PretendSdk
+
+REAL_KERNELS = True
+
 
 LIMITS = EvaluationLimits(iterations=1, warmup=1, remeasure=0)
 SOURCE = load_seed("matmul").kernel_source
-
-
-@pytest.fixture
-def sdk(tmp_path: Path) -> PretendSdk:
-    return PretendSdk(tmp_path, site=SIMULATED)
-
-
-@pytest.fixture
-def toolchain(sdk: PretendSdk) -> Iterator[NeuronToolchain]:
-    opened = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
-    yield opened
-    opened.close()
 
 
 def _task() -> Task:

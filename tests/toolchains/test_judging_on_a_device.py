@@ -6,9 +6,7 @@ say that nothing between the judge and the tools' command lines loses or swaps a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,19 +15,14 @@ from accelopt_core.evaluation import CompileFailed, Evaluation, Incorrect, Measu
 from accelopt_core.judging.judge import judge
 from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
-from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
-from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
+from infra.neuron.toolchain import NeuronToolchain
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.seed_index import load_seed
-from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
+
+REAL_KERNELS = True
+
 
 LIMITS = EvaluationLimits(iterations=3, warmup=1, remeasure=0)
-
-
-@pytest.fixture
-def toolchain(tmp_path: Path) -> Iterator[NeuronToolchain]:
-    opened = open_neuron_toolchain(traced_on_simulator, installation=PretendSdk(tmp_path, site=SIMULATED).installation)
-    yield opened
-    opened.close()
 
 
 def _judge(name: str, toolchain: NeuronToolchain | SimulatorToolchain, source: str | None = None) -> Evaluation:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,20 +34,6 @@ HEAD = "import nki\nimport nki.language as nl\n\n@nki.jit\n"
 SUBTRACT = HEAD + "def kernel(a, b):\n    return nl.subtract(a, b)\n"
 LEFT = np.arange(12, dtype=np.float32).reshape(4, 3)
 RIGHT = np.full((4, 3), 0.5, np.float32)
-
-Open = Callable[..., NeuronToolchain]
-
-
-@pytest.fixture
-def sdk(tmp_path: Path) -> PretendSdk:
-    return PretendSdk(tmp_path)
-
-
-@pytest.fixture
-def toolchain(sdk: PretendSdk) -> Iterator[NeuronToolchain]:
-    opened = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
-    yield opened
-    opened.close()
 
 
 def test_a_kernel_is_compiled_once_and_run_on_inputs_it_never_saw(toolchain: NeuronToolchain) -> None:
@@ -87,17 +72,17 @@ def test_a_runtime_that_forgets_dtypes_does_no_harm(sdk: PretendSdk, toolchain: 
 
 
 def test_latencies_are_the_devices_own_without_the_warm_up(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
-    sdk.behave(total_time_s=[9e-3, 2e-3, 5e-4, 1e-4, 3e-4, 2e-4])
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    sdk.behave(total_time_s=[9e-3, 1e-4, 1e-4])
+    assert toolchain.time(neff, [LEFT, RIGHT], 0, 2, 60).samples_us == pytest.approx((100, 100)), "the first never"
+    sdk.behave(total_time_s=[9e-3, 2e-3, 5e-4, 1e-4, 3e-4, 2e-4])
     timing = toolchain.time(neff, [LEFT, RIGHT], warmup=3, iterations=3, timeout_s=60)
     assert timing.samples_us == pytest.approx((100.0, 300.0, 200.0))
     facts = toolchain.facts(neff)
     assert facts.fields["total_time"] == 2e-4, "the facts are those of the median execution"
     assert (facts.matmul_flops, facts.hbm_bytes, facts.low_precision) == (2000, 3 * 48, ())
-    assert [(hot.line, hot.engine, hot.active_us) for hot in facts.hot_lines] == [
-        (6, "tensor", 100.0),
-        (7, "vector", 50.0),
-    ]
+    hot_lines = [(hot.line, hot.engine, hot.active_us) for hot in facts.hot_lines]
+    assert hot_lines == [(6, "tensor", 100.0), (7, "vector", 50.0)]
 
 
 def test_a_device_that_computes_something_else_when_timed_is_found_out(sdk, toolchain) -> None:
@@ -123,14 +108,6 @@ def test_profiles_that_take_too_long_to_read_cost_samples_and_not_the_measuremen
     timing = toolchain.time(neff, [LEFT, RIGHT], 1, 10, timeout_s=600)
     assert 3 <= len(timing.samples_us) < 10
     assert "of 10 samples are used" in caplog.text
-
-
-def test_the_first_execution_never_counts(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
-    sdk.behave(total_time_s=[9e-3, 1e-4, 1e-4])
-    neff = toolchain.compile(SUBTRACT, [A, A], 60)
-    assert toolchain.time(neff, [LEFT, RIGHT], warmup=0, iterations=2, timeout_s=60).samples_us == pytest.approx(
-        (100, 100)
-    )
 
 
 @pytest.mark.parametrize(
@@ -192,71 +169,48 @@ def test_a_kernel_that_fails_while_it_is_compiled_on_the_device_still_leaves_its
 @pytest.mark.parametrize(
     ("source", "says", "line"),
     [
-        pytest.param("def kernel(a:\n", "SyntaxError", 1, id="does not parse"),
-        pytest.param("x = 1\n", "the file defines no kernel: name it kernel or optimized_kernel", None, id="no kernel"),
-        pytest.param("import torch_lightning\n", "ModuleNotFoundError", 1, id="imports what is not there"),
-        pytest.param(
-            HEAD + "def kernel(a, b):\n    return nl.frobnicate(a)\n", "no attribute 'frobnicate'", 6, id="unknown name"
-        ),
-        pytest.param(
+        ("def kernel(a:\n", "SyntaxError", 1),
+        ("x = 1\n", "the file defines no kernel: name it kernel or optimized_kernel", None),
+        ("import torch_lightning\n", "ModuleNotFoundError", 1),
+        (HEAD + "def kernel(a, b):\n    return nl.frobnicate(a)\n", "no attribute 'frobnicate'", 6),
+        (
             HEAD + "def kernel(a, b):\n    x = 1\n    return nl.psum_overflow()\n",
             "[NCC_IBIR228] tile needs 20480 bytes",
             7,
-            id="compiler error with its code",
         ),
-        pytest.param("def kernel(a, b):\n    return a\n", "left no NEFF", None, id="not decorated"),
-        pytest.param("import sys\nsys.exit(0)\n", "SystemExit", 2, id="leaves while it is imported"),
-        pytest.param(
-            "import os\nos._exit(3)\n", "the compiling process died (exit status 3)", None, id="leaves at once"
-        ),
-        pytest.param(
-            "import os\nos.kill(os.getpid(), 9)\n", "the compiling process died (signal 9)", None, id="kills itself"
-        ),
-        pytest.param("def f():\n    f()\nf()\n", "RecursionError", 2, id="recurses"),
-        pytest.param(
+        ("def kernel(a, b):\n    return a\n", "left no NEFF", None),
+        ("import sys\nsys.exit(0)\n", "SystemExit", 2),
+        ("import os\nos._exit(3)\n", "the compiling process died (exit status 3)", None),
+        ("import os\nos.kill(os.getpid(), 9)\n", "the compiling process died (signal 9)", None),
+        ("def f():\n    f()\nf()\n", "RecursionError", 2),
+        (
             HEAD + "def kernel(a, b):\n    return nl.add(a, b)\n"
             "import numpy as np\nfirst = kernel(np.zeros(2), np.zeros(2))\nopen('other.neff', 'w').write('x')\n"
             "import os; os.remove(os.environ['NKI_ARTIFACTS_DIR'] + '/kernel.neff'); kernel = print\n",
             "different NEFFs",
             None,
-            id="two NEFFs",
         ),
-        pytest.param(
+        (
             "open('x.neff', 'wb').write(b'not a neff')\nimport nki\nkernel = lambda a, b: a\n",
             "does not fit the call: 10 bytes are too short",
             None,
-            id="a false NEFF",
         ),
-        pytest.param(
-            "import os\nos.symlink('/etc/passwd', 'x.neff')\nkernel = lambda a, b: a\n",
-            "left no NEFF",
-            None,
-            id="a link to somebody else's file",
-        ),
-        pytest.param(
-            "import os, json\nopen('said.json', 'w').write('[' * 5000)\nos._exit(0)\n",
-            "process died",
-            None,
-            id="a damaged report",
-        ),
-        pytest.param(
-            "import os\nos.mkfifo('said.json')\nos._exit(0)\n", "process died", None, id="a report that never ends"
-        ),
-        pytest.param(
+        ("import os\nos.symlink('/etc/passwd', 'x.neff')\nkernel = lambda a, b: a\n", "left no NEFF", None),
+        ("import os, json\nopen('said.json', 'w').write('[' * 5000)\nos._exit(0)\n", "process died", None),
+        ("import os\nos.mkfifo('said.json')\nos._exit(0)\n", "process died", None),
+        (
             "import os\nos.remove('said.json') if 0 else os.symlink('/dev/zero', 'said.json')\nos._exit(0)\n",
             "process died",
             None,
-            id="a report that is a link",
         ),
-        pytest.param(
+        (
             "import os, json\njson.dump({'phase': 'toolchain', 'message': 'broken SDK', 'line': None, 'outputs': None,"
             " 'parameters': []}, open('said.json', 'w'))\nos._exit(1)\n",
             "broken SDK",
             None,
-            id="blames the machine",
         ),
-        pytest.param("raise ValueError('x' * 10000)\n", "ValueError: xxx", 1, id="a long message"),
-        pytest.param("x = bytearray(1 << 48)\n", "MiB", None, id="allocates what there is not"),
+        ("raise ValueError('x' * 10000)\n", "ValueError: xxx", 1),
+        ("x = bytearray(1 << 48)\n", "MiB", None),
     ],
 )
 def test_a_candidate_that_cannot_be_compiled_is_told_why(toolchain, source, says, line) -> None:
@@ -372,9 +326,9 @@ def test_documented_flags_are_enough_on_every_release(tmp_path: Path, release: t
 @pytest.mark.parametrize(
     "state",
     [
-        pytest.param({"split_tables": True}, id="a table in numbered files"),
-        pytest.param({"no_formats": ["summary-json"], "silent_about_formats": True}, id="not even a summary as JSON"),
-        pytest.param({"silent_about_formats": True}, id="help that names no formats"),
+        {"split_tables": True},
+        {"no_formats": ["summary-json"], "silent_about_formats": True},
+        {"silent_about_formats": True},
     ],
 )
 def test_tables_are_read_from_parquet_where_json_is_gone(tmp_path: Path, state: dict[str, object]) -> None:
@@ -384,10 +338,8 @@ def test_tables_are_read_from_parquet_where_json_is_gone(tmp_path: Path, state: 
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     assert toolchain.time(neff, [LEFT, RIGHT], 1, 1, 60).samples_us == pytest.approx((100.0,))
     facts = toolchain.facts(neff)
-    assert [(hot.line, hot.engine, hot.active_us) for hot in facts.hot_lines] == [
-        (6, "tensor", 50.0),
-        (7, "vector", 25.0),
-    ]
+    hot_lines = [(hot.line, hot.engine, hot.active_us) for hot in facts.hot_lines]
+    assert hot_lines == [(6, "tensor", 50.0), (7, "vector", 25.0)]
     assert facts.low_precision == ("bfloat16",)
     assert not list(toolchain._last[neff.digest][1].parent.glob("*tables*")), "tables are not kept"
     toolchain.close()
@@ -432,9 +384,7 @@ def test_what_the_reader_of_tables_does_is_what_the_real_pyarrow_takes(tmp_path:
         str(tmp_path),
         "Instruction",
         str(out),
-        "start_ts",
-        "engine",
-        "no",
+        *["start_ts", "engine", "no"],
     ]
     assert subprocess.run(argv).returncode == 0
     assert json.loads(out.read_text()) == {

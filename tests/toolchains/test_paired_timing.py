@@ -34,11 +34,6 @@ LIMITS = EvaluationLimits(iterations=TURNS, warmup=1, remeasure=0)
 def quietly(step: object, detail: str) -> None: ...
 
 
-@pytest.fixture
-def sdk(tmp_path: Path) -> PretendSdk:
-    return PretendSdk(tmp_path)
-
-
 def _paired(sdk: PretendSdk) -> PairedTiming:
     toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
     kernels = [toolchain.compile(source, [A, A], 60) for source in (CANDIDATE, BEST)]
