@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +24,7 @@ from infra.ssh.stream import Stream
 from infra.targets import over_ssh as ssh_target
 from infra.targets.over_ssh import SshTarget
 from tests.processes import eventually
-from tests.ssh.server import Sshd, free_port, processes_mentioning
+from tests.ssh.server import Sshd, processes_mentioning, simulated_target
 from tests.ssh.test_target import DESCRIBE, JUDGE, REQUEST
 
 SOURCE = "the candidate, at length; " * 40_000
@@ -50,25 +48,16 @@ def target(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "judge.py").write_text(JUDGE.replace("DESCRIBE", DESCRIBE) + JUDGED)
     (tmp_path / "empty").write_text("")
     (tmp_path / "large").write_bytes(os.urandom(1 << 20))
-    files = {
-        "infra/judging/judge.py": tmp_path / "judge.py",
-        "infra/__init__.py": tmp_path / "empty",
-        "large": tmp_path / "large",
-    }
+    judge = {"infra/judging/judge.py": tmp_path / "judge.py", "infra/__init__.py": tmp_path / "empty"}
+    files = {**judge, "large": tmp_path / "large"}
     monkeypatch.setattr(ssh_target, "files_to_ship", lambda language: files)
     yield built(sshd, work)
     assert eventually(lambda: not processes_mentioning(str(work))), "nothing runs on over there"
 
 
 def built(sshd: Sshd, root: Path, **changes: object) -> SshTarget:
-    return SshTarget(
-        sshd.destination,
-        machine="trn2",
-        remote_simulator=True,
-        remote_python=sys.executable,
-        settings=replace(sshd.settings, **changes),  # type: ignore[arg-type]  # fields of SshSettings, by name
-        root=str(root),
-    )
+    settings = replace(sshd.settings, **changes)  # type: ignore[arg-type]  # fields of SshSettings, by name
+    return simulated_target(sshd, root, settings)
 
 
 def evaluate(target: SshTarget, at: At = lambda moment: None) -> object:
@@ -273,16 +262,6 @@ def test_a_fault_that_lasts_is_one_line(target, sshd, work, small_disk, fault, s
         broken.close()
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
     assert eventually(lambda: not sshd.connections())
-
-
-def test_a_host_that_accepts_and_says_nothing_is_one_line(target: SshTarget, sshd: Sshd, work: Path) -> None:
-    with socket.create_server(("127.0.0.1", free_port())) as mute:
-        settings = replace(sshd.settings, connect_timeout_s=0.5)
-        silent = SshTarget(f"127.0.0.1:{mute.getsockname()[1]}", machine="trn2", settings=settings, root=str(work))
-        with pytest.raises(TargetError, match="does not complete an SSH greeting") as caught:
-            evaluate(silent)
-        silent.close()
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("noticed", [True, pytest.param(False, marks=pytest.mark.slow)])

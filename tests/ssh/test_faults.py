@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import queue
-import signal
 import socket
 import subprocess
 import sys
@@ -78,9 +78,7 @@ class SlowWire:
 
     def turns(self) -> int:
         """How often the client spoke after the host had: each is a wait for the way there and back."""
-        return sum(
-            1 for before, now in zip(["far", *self.spoke], self.spoke, strict=False) if (before, now) == ("far", "near")
-        )
+        return sum(pair == ("far", "near") for pair in zip(["far", *self.spoke], self.spoke))
 
 
 def test_starting_following_fetching_and_removing_a_job_is_three_round_trips(sshd: Sshd, work: Path) -> None:
@@ -88,22 +86,13 @@ def test_starting_following_fetching_and_removing_a_job_is_three_round_trips(ssh
     wire.start()
     (sshd.home / "known_hosts").write_text(sshd.host_key_line(f"[127.0.0.1]:{wire.port}"))
     try:
-        with SshRunner(
-            f"root@127.0.0.1:{wire.port}" if os.geteuid() == 0 else f"127.0.0.1:{wire.port}",
-            sshd.settings,
-            root=str(work),
-        ) as runner:
+        host = f"{getpass.getuser()}@127.0.0.1:{wire.port}"
+        with SshRunner(host, sshd.settings, root=str(work)) as runner:
             tree = runner.put_tree({"a.py": b"import sys\nopen(sys.argv[1], 'w').write('x' * 100000)\nprint('line')\n"})
             time.sleep(0.5)  # let what is still under way arrive, so that it is not counted below
             wire.spoke.clear()
-            job = runner.new_job(
-                JobSpec(
-                    (sys.executable, f"{tree.path}/a.py", "result"),
-                    60,
-                    files={"job.json": os.urandom(20_000)},
-                    collect=("result",),
-                )
-            )
+            argv, sent = (sys.executable, f"{tree.path}/a.py", "result"), {"job.json": os.urandom(20_000)}
+            job = runner.new_job(JobSpec(argv, 60, files=sent, collect=("result",)))
             runner.start_job(job, tree)
             lines = list(runner.follow(job))
             turns = wire.turns()
@@ -113,35 +102,6 @@ def test_starting_following_fetching_and_removing_a_job_is_three_round_trips(ssh
         assert eventually(lambda: not list((work / "jobs").iterdir()))
     finally:
         wire.stop()
-
-
-def test_a_connection_that_freezes_without_closing_is_left_for_a_new_one(sshd: Sshd, work: Path) -> None:
-    settings = replace(sshd.settings, silence_limit_s=1.5)
-    with SshRunner(sshd.destination, settings, root=str(work)) as runner:
-        job = runner.new_job(
-            JobSpec(
-                (
-                    sys.executable,
-                    "-c",
-                    "import time\nfor n in range(20):\n    print(n, flush=True)\n    time.sleep(0.1)",
-                ),
-                60,
-            )
-        )
-        runner.start_job(job)
-        frozen: list[int] = []
-        lines = []
-        try:
-            for line in runner.follow(job):
-                lines.append(line)
-                if line == "3":
-                    frozen = sshd.connections()
-                    for pid in frozen:
-                        os.kill(pid, signal.SIGSTOP)
-        finally:
-            for pid in frozen:
-                os.kill(pid, signal.SIGCONT)
-    assert lines == [str(number) for number in range(20)] and frozen
 
 
 def test_a_quiet_job_is_not_taken_for_a_dead_link(sshd: Sshd, work: Path) -> None:
@@ -184,26 +144,6 @@ def test_a_host_that_takes_connections_and_says_nothing_is_given_up(sshd: Sshd, 
     assert any("says nothing" in given_up(silence_s) for silence_s in limits_s(0.2))
 
 
-def test_a_link_cut_while_the_result_comes_back_is_bridged(sshd, runner, monkeypatch) -> None:
-    data = os.urandom(8 << 20)
-    more, received, cuts = Stream._more, [0], []
-
-    def counting(self: Stream) -> None:
-        more(self)
-        received[0] += len(self._buffer)
-        if received[0] > 2 << 20 and not cuts:
-            cuts.append(received[0])
-            sshd.cut()
-
-    job = runner.new_job(
-        JobSpec(("sh", "-c", "cat input > result; echo done"), 60, files={"input": data}, collect=("result",))
-    )
-    runner.start_job(job)
-    monkeypatch.setattr(Stream, "_more", counting)
-    assert list(runner.follow(job)) == ["done"]
-    assert cuts and job.files["result"] == data
-
-
 def test_a_link_cut_while_the_job_is_sent_starts_it_once(sshd, runner, monkeypatch, tmp_path) -> None:
     runner.connect()
     send, cuts = Stream.send, []
@@ -218,11 +158,8 @@ def test_a_link_cut_while_the_job_is_sent_starts_it_once(sshd, runner, monkeypat
             send(self, data)
 
     monkeypatch.setattr(Stream, "send", cutting)
-    job = runner.new_job(
-        JobSpec(
-            ("sh", "-c", f"echo once >> '{tmp_path}/ran'; cat input | wc -c"), 60, files={"input": b"x" * 5_000_000}
-        )
-    )
+    argv = ("sh", "-c", f"echo once >> '{tmp_path}/ran'; cat input | wc -c")
+    job = runner.new_job(JobSpec(argv, 60, files={"input": b"x" * 5_000_000}))
     runner.start_job(job)
     assert [line.strip() for line in runner.follow(job)] == ["5000000"]
     assert (tmp_path / "ran").read_text() == "once\n"
@@ -245,12 +182,8 @@ def test_a_client_killed_without_warning_leaves_a_job_that_another_can_collect(s
             print(job.id, job.secret, flush=True)
         """)
     )
-    process = subprocess.Popen(
-        [sys.executable, str(client)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen([sys.executable, str(client)], stdout=subprocess.PIPE, text=True, env=environment)
     name, secret = process.stdout.readline().split()
     job = work / "jobs" / name
     process.kill()
