@@ -49,15 +49,12 @@ def test_the_peak_is_the_slowest_kind_of_work_at_its_own_rate(work, precision, p
     assert bound.limiter == limiter
 
 
-def test_declared_work_wins_and_counted_work_says_that_it_is_counted() -> None:
+def test_declared_work_wins_and_counted_work_or_bytes_say_that_they_are_counted() -> None:
     counted = Facts(fields={}, matmul_flops=1, vector_ops=2, hbm_bytes=3)
     assert bounds_for(task(SILU), counted, CORE).source == "declared"
     derived = bounds_for(task(None), counted, CORE)
     assert derived.source == "trace"
     assert derived.memory_us == pytest.approx(3 / 435.2e3)
-
-
-def test_where_only_bytes_are_counted_they_are_the_bound() -> None:
     derived = bounds_for(task(None), Facts(fields={}, hbm_bytes=4352), CORE)
     assert derived.source == "trace" and derived.floor_us == derived.memory_us == pytest.approx(4352 / 435.2e3)
     assert derived.matmul_us == derived.vector_us == 0
@@ -73,7 +70,7 @@ def gaps(measured: Measurement, work: Work) -> dict[str, Gap]:
     return {gap.name: gap for gap in found}
 
 
-def test_a_matmul_that_reloads_its_operands_is_told_so() -> None:
+def test_reloaded_operands_and_many_small_transfers_are_told() -> None:
     k, m, n = 1024, 512, 2048
     measured = measure(kernels.matmul_loads_inside(k, m, n))
     work = Work(2 * k * m * n, 0, 4 * (k * m + k * n + m * n))
@@ -83,9 +80,6 @@ def test_a_matmul_that_reloads_its_operands_is_told_so() -> None:
     assert "SBUF" in reload.remedy
     blocked = gaps(measure(kernels.matmul_blocked(k, m, n, 4, 1)), work)
     assert blocked.get("HBM traffic beyond the minimum", Gap("", 0, "", "")).cost_us < reload.cost_us
-
-
-def test_many_small_transfers_are_told_to_become_fewer() -> None:
     measured = measure(kernels.matmul_loads_inside(2048, 512, 1024))
     assert "issuing transfers" in gaps(measured, Work(2 * 2048 * 512 * 1024, 0, 1 << 20))
 

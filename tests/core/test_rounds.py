@@ -305,12 +305,18 @@ def test_a_faulty_kernel_is_repaired_with_the_message_fed_back(fault: Evaluation
     assert [t.outcome for t in script.filed] == [fault.kind, fault.kind, "improved"]
 
 
-def test_repairs_end_after_three_and_the_round_still_reflects() -> None:
+def test_repairs_end_after_three_or_where_nothing_can_be_repaired() -> None:
     script = Script([measured(100), BROKEN])
     script.run()
     assert script.written == 4 and len(script.filed) == 4
     assert script.filed[-1].reflexion is not None and script.filed[-1].decision is not None
     assert Step.SUMMARIZE not in script.steps(1) and Step.REFLECT in script.steps(1)
+    script = Script([measured(100), Implausible("below the bound", 0.1)])
+    outcome = script.run()
+    assert outcome.best.id == "input" and script.written == 1
+    script = Script([measured(100), BROKEN], replies=["kernel = 1", CannotRepair("nothing better")])
+    script.run()
+    assert [t.outcome for t in script.filed] == ["compile_failed"]
 
 
 def test_a_reply_without_a_kernel_is_asked_again_with_what_was_missing() -> None:
@@ -338,7 +344,7 @@ def test_a_program_that_was_tried_before_is_told_as_such_and_costs_a_repair() ->
     assert [request.known for request in script.finals] == [()]
 
 
-def test_a_kernel_that_was_too_slow_to_be_verified_is_not_known_to_be_right() -> None:
+def test_which_earlier_kernels_are_known_to_be_right() -> None:
     best = replace(measured(50.0), programs=("s1", "f1"))
     unverified = replace(measured(60.0), verified_full=False, programs=("s2", "f2"))
     script = Script([measured(100.0), best, unverified, measured(70.0)])
@@ -346,9 +352,6 @@ def test_a_kernel_that_was_too_slow_to_be_verified_is_not_known_to_be_right() ->
     assert [each.candidate_id for each in script.requests[-1].known] == ["r001t1", "r002t1"]
     without_the_best = [each.candidate_id for each in known_programs(measured(100.0), script.filed, below_us=100.0)]
     assert without_the_best == ["r001t1"]
-
-
-def test_a_kernel_that_was_proved_equal_is_known_to_be_right_before_it_was_executed_at_full_shape() -> None:
     proofs = tuple(Proof(each, Finding.HELD, "") for each in (Property.COVERAGE, Property.EQUIVALENCE))
     proved = replace(measured(50.0), verified_full=False, proofs=proofs, programs=("s1", "f1"))
     script = Script([measured(100.0), proved, measured(70.0)])
@@ -356,25 +359,10 @@ def test_a_kernel_that_was_proved_equal_is_known_to_be_right_before_it_was_execu
     assert [each.candidate_id for each in script.requests[-1].known] == ["r001t1"]
 
 
-def test_an_implausible_latency_is_not_repaired_and_never_best() -> None:
-    script = Script([measured(100), Implausible("below the bound", 0.1)])
-    outcome = script.run()
-    assert outcome.best.id == "input" and script.written == 1
-
-
-def test_an_executor_that_cannot_repair_ends_the_round() -> None:
-    script = Script([measured(100), BROKEN], replies=["kernel = 1", CannotRepair("nothing better")])
-    script.run()
-    assert [t.outcome for t in script.filed] == ["compile_failed"]
-
-
-def test_a_slow_candidate_need_not_be_verified_at_full_shape() -> None:
+def test_every_evaluation_has_fresh_seeds_and_a_slow_one_is_not_verified_in_full() -> None:
     script = Script([measured(100), measured(80), measured(79)])
     script.run(rounds=2)
     assert [r.verify_full_below_us for r in script.requests] == [None, 100, 80]
-
-
-def test_every_evaluation_has_fresh_secret_seeds() -> None:
     script = Script([measured(100), measured(80), measured(60)])
     script.run(rounds=2, secret_seeds=2)
     seeds = [r.extra_seeds for r in script.requests]
@@ -389,22 +377,16 @@ def test_every_kernel_is_for_as_many_cores_as_the_input(cores: int) -> None:
     assert [request.cores for request in (*script.requests, *script.finals)] == [None, cores, cores]
 
 
-def test_it_stops_after_rounds_without_improvement() -> None:
+def test_it_stops_for_want_of_gains_of_room_or_of_ideas() -> None:
     outcome = (script := Script([measured(100)])).run(rounds=50, patience=5)
     assert len({t.round for t in script.filed}) == 5
     assert outcome.ending is Ending.FINISHED and "5 rounds without improvement" in outcome.reason
-
-
-def test_it_stops_at_the_bound_and_only_there() -> None:
     at_bound = Script([measured(100), measured(10.05)])
     assert at_bound.run(rounds=50, bound_percent=99.0).reason == "the best kernel is at 99.5 % of the bound"
     beyond = Script([measured(100), measured(9.0)]).run(rounds=50, bound_percent=99.0)
     assert beyond.reason.endswith("111.1 % of the bound, which counts the reference's operations as they stand")
     near = Script([measured(100), measured(10.5)])
     assert "bound" not in near.run(rounds=50, bound_percent=99.0).reason
-
-
-def test_it_stops_when_the_planner_has_nothing_left() -> None:
     outcome = Script([measured(100)], plans=[NothingToPlan("every site was tried")]).run(rounds=50)
     assert (outcome.ending, outcome.reason) == (Ending.FINISHED, "every site was tried")
 
@@ -437,13 +419,10 @@ def test_a_planner_is_shown_every_right_kernel_and_may_start_from_any() -> None:
     assert [c.parent.id for c in reviewed] == ["input", "r001t1", "input", "r003t1"]
 
 
-def test_a_budget_that_runs_out_stops_it_between_steps_and_keeps_the_best() -> None:
+def test_a_budget_stops_it_between_steps_or_before_a_call() -> None:
     script = Script([measured(100), measured(80), measured(60)], exhausted_after=2)
     outcome = script.run(rounds=50)
     assert outcome.ending is Ending.BUDGET and outcome.best_result.latency_us in (80, 60)
-
-
-def test_a_budget_that_a_call_would_break_stops_it() -> None:
     script = Script([measured(100)], plans=[BudgetExhausted("the next call could cost $2")])
     assert script.run(rounds=5).ending is Ending.BUDGET
 
@@ -489,10 +468,18 @@ def test_a_baseline_that_is_wrong_is_refused(fault: Evaluation) -> None:
     assert raised.value.evaluation == fault
 
 
-def test_a_winner_that_fails_its_last_check_gives_way_to_the_one_before() -> None:
+def test_a_winner_that_fails_its_last_check_gives_way_to_the_next_best_that_passes() -> None:
     script = Script([measured(100), measured(80), measured(60)], final={"r002t1": WRONG})
     outcome = script.run(rounds=2)
     assert outcome.best.id == "r001t1" and script.bests[-1] == "r001t1"
+    results = [measured(us) for us in (100, 60, 62, 70, 90)]
+    script = Script(results, final={"r001t1": WRONG, "r002t1": WRONG})
+    outcome = script.run(rounds=4)
+    assert [request.candidate.id for request in script.finals] == ["r001t1", "r002t1", "r003t1"]
+    assert outcome.best.id == "r003t1" and outcome.best_result.latency_us == 70
+    script = Script([measured(100), measured(80), measured(60)], final={"r002t1": beside(60, 60.3)})
+    outcome = script.run(rounds=2)
+    assert outcome.best.id == "r001t1" and "beside the input kernel" in script.filed[-1].summary
 
 
 def test_a_rejection_is_filed_from_the_numbers_without_asking_the_summarizer() -> None:
@@ -593,32 +580,15 @@ def test_what_the_best_took_beside_the_candidate_decides(result: Measured, outco
     assert script.filed[0].outcome == outcome
 
 
-def test_every_candidate_is_timed_beside_the_best_and_the_winner_beside_the_input() -> None:
+def test_every_candidate_is_timed_beside_the_best_and_gains_over_its_parent_there() -> None:
     script = Script([measured(100), measured(80), measured(90), measured(60)])
     script.run(rounds=3)
     assert [r.incumbent.id if r.incumbent else None for r in script.requests] == [None, "input", "r001t1", "r001t1"]
     assert [(r.candidate.id, r.incumbent.id if r.incumbent else None) for r in script.finals] == [("r003t1", "input")]
-
-
-def test_a_gain_is_a_gain_over_the_parent_as_it_was_timed_beside_the_candidate() -> None:
     script = Script([measured(100), beside(60, 120)])
     script.run()
     (experience,) = script.memory.experiences
     assert experience.speedup == pytest.approx(2.0)
-
-
-def test_a_winner_that_is_no_faster_beside_the_input_is_dropped() -> None:
-    script = Script([measured(100), measured(80), measured(60)], final={"r002t1": beside(60, 60.3)})
-    outcome = script.run(rounds=2)
-    assert outcome.best.id == "r001t1" and "beside the input kernel" in script.filed[-1].summary
-
-
-def test_each_next_best_is_checked_likewise_improvement_or_not() -> None:
-    results = [measured(us) for us in (100, 60, 62, 70, 90)]
-    script = Script(results, final={"r001t1": WRONG, "r002t1": WRONG})
-    outcome = script.run(rounds=4)
-    assert [request.candidate.id for request in script.finals] == ["r001t1", "r002t1", "r003t1"]
-    assert outcome.best.id == "r003t1" and outcome.best_result.latency_us == 70
 
 
 def test_a_winner_that_failed_stays_out_when_the_run_goes_on() -> None:
@@ -831,22 +801,16 @@ def test_after_a_wide_round_the_next_starts_from_the_best_or_the_fastest_that_wa
     assert script.contexts[3].parent.id == "r001bt1" and script.contexts[3].best.id == "input"
 
 
-def test_a_lane_repairs_its_own_kernel_and_the_history_is_in_the_lanes_order() -> None:
+def test_each_lane_repairs_its_own_kernel_and_fails_by_itself() -> None:
     script = WideScript({"a": [BROKEN, measured(90)], "b": measured(95)})
     script.run(rounds=2, width=2)
     history = script.contexts[2].history
     assert [(a.id, a.outcome) for a in history] == [
         ("r001at1", "compile_failed"), ("r001at2", "improved"), ("r001bt1", "no_improvement")
     ]  # fmt: skip
-
-
-def test_a_plan_that_is_made_twice_is_tried_once() -> None:
     script = WideScript({"a": measured(90)}, ideas=["same", "same"])
     script.run(rounds=1, width=2)
     assert [(t.candidate.id, t.lanes) for t in script.filed] == [("r001at1", 1)]
-
-
-def test_a_lane_without_a_plan_leaves_the_others_alone() -> None:
     script = WideScript({"b": measured(90)}, ideas=[UnusablePlan("gibberish"), "idea"])
     outcome = script.run(rounds=1, width=2)
     assert [(t.lane, t.outcome) for t in script.filed] == [("a", "no_plan"), ("b", "improved")]
@@ -921,16 +885,13 @@ def test_what_a_plan_went_by_is_told_whether_it_helped() -> None:
     assert silent.credited == [], "a model that cannot answer says nothing of an idea"
 
 
-def test_the_last_check_draws_so_many_times_what_a_round_draws_at_a_gate() -> None:
+def test_the_last_check_takes_so_many_times_what_a_round_takes_at_the_gates(monkeypatch) -> None:
     secret = 2
     task = replace(TASK, seeds=(0, 1, 2, 3, 4))
     in_a_round = EvaluationRequest(task, Candidate("c", "kernel = 1"), extra_seeds=tuple(range(90, 90 + secret)))
     last = replace(in_a_round, final=True)
     expected = len(draws_at_a_gate(last)) / len(draws_at_a_gate(in_a_round))
     assert more_at_the_gates(task, secret) == pytest.approx(expected) and expected > 2
-
-
-def test_what_the_gates_alone_took_is_reserved_as_often_as_the_last_check_takes_it(monkeypatch) -> None:
     ticks = count()
     monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
     script = Script([measured(100.0), replace(measured(50.0), verified_full=False)])

@@ -63,10 +63,7 @@ def test_honest_text_is_left_alone(source: str) -> None:
     assert forbidden(source) == []
 
 
-def test_text_that_is_not_python_is_left_to_the_compiler() -> None:
+def test_lines_of_code_are_told_from_words_and_from_what_is_no_python() -> None:
     assert forbidden("def kernel(:") == [] and lines_with_code("def kernel(:") == frozenset()
-
-
-def test_comments_docstrings_and_blank_lines_issue_no_instruction() -> None:
     code = lines_with_code('"""doc"""\n\n# remark\nx = f(\n    1,\n)\n"text"\n')
     assert code == {4, 5, 6}
