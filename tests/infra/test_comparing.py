@@ -65,15 +65,12 @@ def row(text: str, name: str) -> str:
     return " ".join(next(line for line in text.splitlines() if line.startswith(name)).split())
 
 
-def test_proposers_are_beside_each_other_with_what_each_gained_and_cost(folder: RunFolder) -> None:
+def test_proposers_and_models_are_beside_each_other_with_what_each_gained_and_cost(folder: RunFolder) -> None:
     text = shown(folder)
     assert row(text, "proposer ") == "proposer tries wins speed-up ln per try cost time"
     assert row(text, "a:good") == "a:good 3 2 2.08x 0.245 $0.75 1:30"
     assert row(text, "catalogue") == "catalogue 1 0 1.00x 0.000 - 0:30"
     assert row(text, "b:poor") == "b:poor 0 0 - - unknown (1 call of unknown price) -"
-
-
-def test_models_are_beside_each_other_in_all_and_by_role(folder: RunFolder) -> None:
     text = shown(folder)
     assert row(text, "good") == "good 2 0 2,000 in, 100 out $0.75 1, $0.50 1, $0.25 - -"
     unknown = "unknown (1 call of unknown price)"
@@ -83,8 +80,5 @@ def test_models_are_beside_each_other_in_all_and_by_role(folder: RunFolder) -> N
 def test_the_report_names_what_memory_was_used_for_and_whether_it_helped(folder: RunFolder) -> None:
     said = next(line for line in shown(folder).splitlines() if line.startswith("memory"))
     assert said == 'memory   "Widen rows" helped 2 of 3; "Split rows" helped 1 of 2; 1 more was shown'
-
-
-def test_a_model_that_could_not_answer_speaks_against_no_experience() -> None:
     failed = by(attempted(1, TimedOut(Step.COMPILE, 300.0), 500.0), "", WON, outcome=Outcome.MODEL_FAILED)
     assert uses_of([failed], [WON]) == ([], 1)

@@ -144,7 +144,7 @@ def test_the_doctor_s_report_is_whole() -> None:
     assert document["machines"][0]["report"]["routes"] and document["machines"][1]["report"] is None
 
 
-def test_the_simulator_s_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_simulator_s_profile_and_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kernel, reference = tmp_path / "mine.py", tmp_path / "ref.py"
     kernel.write_text(f"print('importing')\n{SLOW}")
     reference.write_text(REFERENCE.replace("2048, 4", "512, 2"))
@@ -155,9 +155,6 @@ def test_the_simulator_s_profile(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert document["latency_us"] > 0 and document["lines"] and document["timeline"] == str(timeline)
     assert document["likely"]["low_us"] < document["latency_us"] < document["likely"]["high_us"]
     assert timeline.exists() and "importing" in said.err
-
-
-def test_the_simulator_s_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kernel = tmp_path / "mine.py"
     kernel.write_text(SLOW.replace("buffer=nl.shared_hbm", "buffer=nl.hbm").replace("nl.add", "np.add"))
     assert nki_sim(["check", str(kernel), "--json"]) == 1

@@ -91,15 +91,6 @@ def test_the_same_kernel_is_measured_once_with_and_without_a_incumbent(remember:
         assert target.evaluated == 1
 
 
-def test_a_duplicate_serves_where_what_it_is_one_of_is_known(remember: Remember) -> None:
-    known = replace(REQUEST, known=(KnownProgram("r001t1", ("a0",), "simulated 5.0 µs"),))
-    target, remembering = remember(result=Duplicate("r001t1", "simulated 5.0 µs"))
-    assert evaluate(remembering, known) == evaluate(remembering, known)
-    assert target.evaluated == 1
-    evaluate(remembering, REQUEST)
-    assert target.evaluated == 2
-
-
 def test_two_candidates_with_one_kernel_at_the_same_time_are_measured_once(remember: Remember) -> None:
     target, remembering = remember()
     begun, results, plain = threading.Event(), [], target.evaluate
@@ -143,7 +134,7 @@ def test_what_could_change_the_verdict_is_measured_anew(remember: Remember, chan
     assert elsewhere.evaluated == 1
 
 
-def test_on_a_device_a_latency_holds_against_the_incumbent_it_was_timed_with(remember: Remember) -> None:
+def test_a_latency_holds_against_the_incumbent_it_was_timed_with(remember: Remember) -> None:
     target, remembering = remember(simulated=False)
     evaluate(remembering, REQUEST)
     first = evaluate(remembering, WITH_INCUMBENT)
@@ -154,9 +145,6 @@ def test_on_a_device_a_latency_holds_against_the_incumbent_it_was_timed_with(rem
         assert evaluate(remembering, WITH_INCUMBENT) == first and target.evaluated == 4, (
             "the last incumbent is remembered"
         )
-
-
-def test_the_last_measurement_is_against_its_own_incumbent(remember: Remember) -> None:
     target, remembering = remember(simulated=True)
     final = replace(WITH_INCUMBENT, final=True, incumbent=INPUT)
     result = evaluate(remembering, final)
@@ -185,12 +173,18 @@ def test_what_may_be_the_machines_fault_is_tried_again_by_another_run(remember: 
     assert isinstance(evaluate(elsewhere, REQUEST), Measured) and other.evaluated == 1
 
 
-def test_other_runs_serve_only_when_asked_to(remember: Remember) -> None:
+def test_what_was_measured_serves_only_where_it_would_be_measured_so_again(remember: Remember) -> None:
     evaluate(remember()[1], REQUEST)
     for replay, times in ((False, 1), (True, 0)):
         other, elsewhere = remember(run=f"replay {replay}", replay=replay)
         evaluate(elsewhere, REQUEST)
         assert other.evaluated == times
+    known = replace(REQUEST, known=(KnownProgram("r001t1", ("a0",), "simulated 5.0 µs"),))
+    target, remembering = remember(result=Duplicate("r001t1", "simulated 5.0 µs"))
+    assert evaluate(remembering, known) == evaluate(remembering, known)
+    assert target.evaluated == 1
+    evaluate(remembering, REQUEST)
+    assert target.evaluated == 2
 
 
 def test_an_unverified_latency_serves_only_where_it_would_stay_unverified(remember: Remember) -> None:

@@ -21,14 +21,11 @@ def _evaluated(target: LocalTarget, candidate: Candidate, *, final: bool, incumb
     return target.evaluate(request, lambda step, detail: None)
 
 
-def test_at_the_end_the_input_kernel_is_timed_afresh_beside_the_winner(target: LocalTarget) -> None:
+def test_the_input_kernel_is_timed_afresh_beside_the_winner_and_in_no_round(target: LocalTarget) -> None:
     alone = _evaluated(target, INPUT, final=False, incumbent=None)
     result = _evaluated(target, WINNER, final=True, incumbent=INPUT)
     assert isinstance(alone, Measured) and isinstance(result, Measured)
     assert result.incumbent == IncumbentTiming(INPUT.content_hash, alone.latency_us, 0.0)
     assert result.latency_us < alone.latency_us
-
-
-def test_in_a_round_nothing_is_timed_twice(target: LocalTarget) -> None:
     result = _evaluated(target, WINNER, final=False, incumbent=INPUT)
     assert isinstance(result, Measured) and result.incumbent is None

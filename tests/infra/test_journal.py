@@ -188,14 +188,11 @@ def test_a_torn_last_line_costs_nothing_that_was_acknowledged(tmp_path: Path, ta
         assert torn.read_bytes() == tail + b"\n"
 
 
-def test_a_torn_line_longer_than_one_block_is_found_from_its_beginning(tmp_path: Path) -> None:
+def test_a_torn_line_of_any_length_is_found_and_a_broken_one_in_the_middle_named(tmp_path: Path) -> None:
     path = tmp_path / "experiments.jsonl"
     path.write_bytes(b'{"n":0}\n' + b'{"x":"' + b"y" * 200_000)
     JsonLines(path).append({"n": 1})
     assert JsonLines(path).read() == [{"n": 0}, {"n": 1}]
-
-
-def test_a_broken_line_in_the_middle_is_no_crash_of_ours_and_is_named(tmp_path: Path) -> None:
     path = tmp_path / "experiments.jsonl"
     path.write_bytes(b'{"n":0}\nrubbish\n{"n":2}\n')
     with pytest.raises(JournalDamaged, match=r"experiments\.jsonl line 2"):

@@ -82,7 +82,7 @@ def at_the_end(target: LocalTarget, winner: str, original: str) -> Evaluation:
     return target.evaluate(request, lambda step, detail: None)
 
 
-def test_what_both_fail_is_said_and_left_out(target: LocalTarget) -> None:
+def test_only_what_both_fail_is_left_out_and_said(target: LocalTarget) -> None:
     assert isinstance(in_a_round(target, OVERFLOWS), Measured), "the case is rare: the input kernel is taken"
     result = at_the_end(target, OVERFLOWS_ON_SCALAR, original=OVERFLOWS)
     assert isinstance(result, Measured), result
@@ -90,21 +90,12 @@ def test_what_both_fail_is_said_and_left_out(target: LocalTarget) -> None:
     assert line.count(f"seed {RARE_SEED}, shape full, inputs reference") == 1, line
     assert line.endswith("; the input kernel too"), "both fail alike, on the same draw"
     assert result.checks[1].endswith("held to the input kernel, which fails them too: 1 draws")
-
-
-def test_what_only_the_winner_fails_is_its_fault(target: LocalTarget) -> None:
     result = at_the_end(target, OVERFLOWS, original=STANDS)
     assert isinstance(result, Incorrect), result
     assert result.failure.seed == RARE_SEED
-
-
-def test_a_winner_that_is_wrong_elsewhere_too_is_not_excused(target: LocalTarget) -> None:
     wrong_below = OVERFLOWS.replace("operand0=1.0", "operand0=1.001")
     result = at_the_end(target, wrong_below, original=OVERFLOWS)
     assert isinstance(result, Incorrect), result
     assert result.failure.seed != RARE_SEED
-
-
-def test_the_winner_itself_is_right_where_the_input_is_not(target: LocalTarget) -> None:
     result = at_the_end(target, STANDS, original=OVERFLOWS)
     assert isinstance(result, Measured) and result.shared_faults == ()

@@ -30,19 +30,13 @@ def test_each_round_has_its_mark_where_its_latency_is_and_the_best_goes_on() -> 
     ]
 
 
-def test_of_several_lanes_the_fastest_is_drawn() -> None:
+def test_the_fastest_lane_and_the_newest_rounds_are_drawn_where_there_is_a_difference() -> None:
     lanes = (attempted(2, "improved", latency_us=20.0, lane="a"), attempted(2, "reverted", latency_us=90.0, lane="b"))
     lines = drawn(WON, *lanes)
     assert lines[HEIGHT - 1] == "     20.0 µs │      ✓──" and "↩" not in "".join(lines)
-
-
-def test_of_more_rounds_than_fit_the_newest_are_drawn() -> None:
     attempts = [attempted(number, "improved", latency_us=100.0 - number) for number in range(1, 60)]
     lines = drawn(*attempts, width=44)
     assert max(map(len, lines)) <= 44 + len("  round") and lines[-1].split() == ["30", "59", "round"]
     assert "o" not in lines[0], "the input is left out"
-
-
-def test_nothing_is_drawn_of_one_latency_or_of_equal_ones() -> None:
     assert drawn() == [] and drawn(WON) == [] and drawn(BROKEN) == []
     assert drawn(*(attempted(number, "no_improvement", latency_us=100.0) for number in (1, 2))) == []

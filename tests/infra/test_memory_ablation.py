@@ -12,14 +12,8 @@ def test_rounds_are_counted_to_95_percent_of_the_best_of_all_runs() -> None:
     with_memory, without = report(curves, ["a"])[2:]
     assert "| with | 1 | 1 | 1.00 | 2.000x |" in with_memory, "51 is within 95 % of 50 at its first round"
     assert "| without | 1 | 2 | 2.00 | 1.923x |" in without
-
-
-def test_a_run_that_never_comes_there_counts_as_one_round_more_than_it_might_have_had() -> None:
     curves = {"a": {WITH: {1: FAST}, WITHOUT: {1: NEVER, 2: Curve((100, 70), 4)}}}
     assert "| without | 2 | never, never | 4.00 |" in report(curves, ["a"])[3]
-
-
-def test_only_kernels_after_the_first_of_a_sequence_tell_of_memory() -> None:
     first = {WITH: {1: NEVER, 2: NEVER}, WITHOUT: {1: FAST, 2: FAST}}
     second = {WITH: {1: FAST, 2: FAST}, WITHOUT: {1: SLOW, 2: SLOW}}
     said = report({"a": first, "b": second}, ["a", "b"])[-1]

@@ -61,14 +61,11 @@ def test_every_other_ending_has_commands_that_the_program_reads() -> None:
     assert "API_KEY" not in own and "USER@HOST" not in own
 
 
-def test_a_shipped_task_is_named_by_its_name() -> None:
+def test_a_shipped_task_and_a_suite_are_named() -> None:
     told = manifest(RUN, status="interrupted")
     (_, device, _) = next_steps(Ended(told, {"run": {"preset": "medium"}}, HERE, 1, True))
     assert device.command == f"{PROGRAM} USER@HOST --task matmul --preset medium"
     check(device)
-
-
-def test_a_suite_points_to_the_run_that_is_worth_a_look_and_to_the_rest() -> None:
     steps = after_suite("nkibench", "s1", ["s1.mamba", "s1.silu"], False, HERE)
     assert [step.command.removeprefix(f"{PROGRAM} ") for step in steps] == [
         "--suite nkibench --resume s1", "show s1.mamba", "explain s1.mamba",

@@ -72,12 +72,15 @@ def temporary(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_the_folder_of_a_killed_process_is_cleared_by_the_next(temporary):
+def test_a_folder_of_a_killed_process_goes_and_those_of_the_living_and_of_others_stay(temporary) -> None:
     code = "import os; from infra.scratch_folder import ScratchFolder; ScratchFolder('nki-x-'); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)})
     (left_over,) = temporary.iterdir()
     ScratchFolder("nki-x-").close()
     assert not left_over.exists()
+    (temporary / "nki-x-unlocked").mkdir()
+    ScratchFolder("nki-x-").close()
+    assert (temporary / "nki-x-unlocked").is_dir()
 
 
 def test_the_folder_of_a_living_process_and_those_of_others_stay(temporary):
@@ -88,13 +91,6 @@ def test_the_folder_of_a_living_process_and_those_of_others_stay(temporary):
     assert mine.path.is_dir() and (temporary / "nki-other-1").is_dir() and (temporary / "nki-x-link").is_symlink()
     mine.close()
     assert not mine.path.exists()
-
-
-def test_a_folder_that_nobody_ever_locked_is_not_ours_to_clear(temporary):
-    """An older version at work, say, that knows nothing of locks."""
-    (temporary / "nki-x-unlocked").mkdir()
-    ScratchFolder("nki-x-").close()
-    assert (temporary / "nki-x-unlocked").is_dir()
 
 
 def test_a_folder_whose_owner_is_about_to_lock_it_stays(temporary, monkeypatch):

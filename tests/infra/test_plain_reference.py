@@ -84,15 +84,12 @@ def test_the_written_module_computes_what_the_function_does(reference: Callable[
     assert module["transform_to_nki_inputs"](drawn) == drawn
 
 
-def test_the_inputs_are_drawn_anew_for_every_seed() -> None:
+def test_inputs_are_drawn_anew_and_outputs_take_the_shape_of_the_reference_s() -> None:
     module = written(rmsnorm, [(4, 8), (8,)])
     np.random.seed(0)
     first = module["get_inputs"]()
     np.random.seed(21)
     assert not np.array_equal(first[0], module["get_inputs"]()[0])
-
-
-def test_outputs_take_the_shape_of_the_reference_s_and_their_number_is_held_to() -> None:
     of_kernel = written(forward, [(4, 8), (4, 8)])["transform_nki_outputs"]
     reference = (np.zeros((4, 8)), np.zeros((4, 8)))
     assert [each.shape for each in of_kernel((np.zeros(32), np.zeros((8, 4))), reference)] == [(4, 8), (4, 8)]
@@ -105,31 +102,25 @@ def drawn_like(example: Any) -> Any:
     return written(mean_square, [example])["get_inputs"]()[0]
 
 
-def test_a_shape_is_normal_float32_and_a_dtype_may_stand_beside_it() -> None:
+def test_examples_lend_their_shape_type_spread_sign_and_range() -> None:
     assert drawn_like((128, 64)).dtype == np.float32 and drawn_like((128, 64)).shape == (128, 64)
     assert abs(drawn_like((128, 64)).std() - 1) < 0.05
     assert drawn_like(((16, 4), "bfloat16")).dtype == ml_dtypes.bfloat16
     assert drawn_like(((16, 4), np.float16)).dtype == np.float16
-
-
-def test_a_floating_example_lends_its_mean_its_spread_and_its_sign() -> None:
     example = np.random.default_rng(0).normal(100, 5, size=(64, 64)).astype(np.float32)
     like = drawn_like(example)
     assert abs(like.mean() - 100) < 1 and abs(like.std() - 5) < 0.5 and like.dtype == np.float32
     assert (drawn_like(np.abs(np.random.default_rng(0).normal(size=(64, 64)))) >= 0).all()
+    like = drawn_like(np.array([[3, 9], [4, 5]] * 50, np.int32))
+    assert like.dtype == np.int32 and (like.min(), like.max()) == (3, 9)
+    assert set(np.unique(drawn_like(np.zeros((8, 8), bool)))) == {False, True}
+    assert drawn_like(3) == 3 and drawn_like(0.25) == 0.25
 
 
 @pytest.mark.parametrize("filled", [0, 1])
 def test_an_example_whose_elements_are_all_alike_says_nothing_of_values(filled: float) -> None:
     like = drawn_like(np.full((64, 64), filled, np.float32))
     assert abs(like.mean()) < 0.1 and abs(like.std() - 1) < 0.1
-
-
-def test_whole_numbers_stay_in_the_example_s_range_and_booleans_are_both() -> None:
-    like = drawn_like(np.array([[3, 9], [4, 5]] * 50, np.int32))
-    assert like.dtype == np.int32 and (like.min(), like.max()) == (3, 9)
-    assert set(np.unique(drawn_like(np.zeros((8, 8), bool)))) == {False, True}
-    assert drawn_like(3) == 3 and drawn_like(0.25) == 0.25
 
 
 @pytest.mark.parametrize(

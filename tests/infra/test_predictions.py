@@ -37,11 +37,8 @@ def judged() -> Measured:
     return found
 
 
-def test_prices_are_the_latencies_that_a_judge_gives(shared: Predictor, judged: Measured) -> None:
+def test_prices_and_what_binds_a_kernel_are_those_that_a_judge_gives(shared: Predictor, judged: Measured) -> None:
     assert shared([SOURCE, WIDER])[SOURCE] == judged.latency_us
-
-
-def test_a_prediction_says_what_binds_the_kernel(shared: Predictor, judged: Measured) -> None:
     broken = SOURCE.replace("nl.silu", "nl.nothing")
     found = shared.predicted([SOURCE, broken])
     assert found == {SOURCE: Predicted(judged.latency_us, bound_by(judged.profile.fields)), broken: None}
@@ -60,21 +57,14 @@ def test_a_timeline_says_when_engines_are_busy_and_its_trace_names_lines_of_the_
     assert any("nisa.activation" in event["name"] for event in events if event["ph"] == "X")
 
 
-def test_what_does_not_compile_has_no_timeline_and_says_why(shared: Predictor) -> None:
+def test_a_kernel_without_a_price_or_of_another_file_has_no_timeline(shared: Predictor) -> None:
     with pytest.raises(NoTimeline, match="nothing"):
         shared.timeline(SOURCE.replace("nl.silu", "nl.nothing"))
     another = SOURCE.replace("TILE_N = 512", "TILE_N = 3584")
     assert shared([another])[another], "the process is there for the next question"
-
-
-def test_a_kernel_that_names_another_file_as_its_own_has_no_timeline(shared: Predictor) -> None:
-    """A program says of which file it is, and it is the candidate that says so: no line of that file gets anywhere."""
     elsewhere = f"exec(compile({SOURCE!r}, '/etc/passwd', 'exec'))\n" + "x = 0\n" * len(SOURCE.splitlines())
     with pytest.raises(NoTimeline, match="another file"):
         shared.timeline(elsewhere)
-
-
-def test_a_kernel_that_does_not_compile_has_no_price_and_the_next_one_has(shared: Predictor) -> None:
     broken = OTHER.replace("nl.silu", "nl.nothing")
     unbounded = OTHER.replace("    M, N = x.shape\n", "    M, N = x.shape\n    raise SystemExit(3)\n")
     prices = shared([broken, unbounded, OTHER])

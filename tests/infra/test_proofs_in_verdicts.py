@@ -62,7 +62,7 @@ def judged(target: LocalTarget, activation: str, *, proposed: bool = True) -> tu
     return result, said
 
 
-def test_another_form_is_tested_and_proved(target: LocalTarget) -> None:
+def test_a_proof_or_a_refutation_stands_in_the_verdict(target: LocalTarget) -> None:
     result, _ = judged(target, BY_HAND)
     assert isinstance(result, Measured), explain(result)
     assert [proof.finding for proof in result.proofs] == [Finding.HELD] * 3
@@ -71,23 +71,14 @@ def test_another_form_is_tested_and_proved(target: LocalTarget) -> None:
         "narrow types bounded within the tolerance (proofs at M128 N1024)"
     )
     assert result.refuted is None
-
-
-def test_the_input_kernel_is_proved_to_write_all(target: LocalTarget) -> None:
     result, _ = judged(target, ACTIVATION, proposed=False)
     assert isinstance(result, Measured)
     assert [proof.property for proof in result.proofs] == [Property.COVERAGE, Property.ERROR_BOUND]
-
-
-def test_another_formula_that_passes_its_tests_is_right_and_doubted(target: LocalTarget) -> None:
     result, said = judged(target, SLIGHTLY_MORE)
     assert isinstance(result, Measured), explain(result)
     assert result.refuted is not None and result.refuted.property is Property.EQUIVALENCE
     assert "NOT the input kernel's formula" in result.rests_on
     assert any("equivalence refuted: not the original's formula: output 0 at [0, 0]" in line for line in said)
-
-
-def test_what_depends_on_memory_that_nothing_wrote_is_wrong_although_it_passes_its_tests(target: LocalTarget) -> None:
     result, _ = judged(target, NEVER_WRITTEN)
     assert isinstance(result, Incorrect), explain(result)
     assert "on memory that nothing wrote: line" in explain(result)
@@ -177,16 +168,13 @@ def test_what_the_original_came_to_is_computed_once(target: LocalTarget) -> None
     assert [path.stat().st_mtime_ns for path in again] == written
 
 
-def test_proofs_travel_and_are_kept() -> None:
+def test_proofs_travel_are_kept_and_reported() -> None:
     result = replace(measured(20.0), proofs=PROOFS)
     assert wire.decode_result(wire.encode_evaluation(result, nonce="n"), nonce="n").proofs == PROOFS  # type: ignore[union-attr]
     assert evaluation_from(to_document(result), "a file").proofs == PROOFS  # type: ignore[union-attr]
     without = to_document(result)
     del without["proofs"]
     assert evaluation_from(without, "an older file").proofs == ()  # type: ignore[union-attr]
-
-
-def test_a_report_says_what_the_verdict_on_the_best_rests_on() -> None:
     notes = wording.notes(measured(40.0), replace(measured(20.0), proofs=PROOFS))
     assert notes[-2] == "right because tested; every output element proved written; NOT the input kernel's formula"
     assert notes[-1] == "equivalence refuted: not the original's formula: output 0 at [0, 1]"

@@ -22,8 +22,9 @@ def said(failure: CheckFailure, precision: PrecisionPolicy = PrecisionPolicy.FLO
     return rejected(Incorrect(failure), "mine.py", "ref.py", alone=True, precision=precision)
 
 
-def test_what_16_bits_explain_is_told_how_to_be_declared() -> None:
+def test_what_16_bits_explain_is_told_how_to_be_declared_where_it_is_not() -> None:
     assert DECLARE in said(ROUNDED)
+    assert "PRECISION" not in said(ROUNDED, PrecisionPolicy.BF16_ALLOWED)
 
 
 @pytest.mark.parametrize(
@@ -33,10 +34,6 @@ def test_what_16_bits_explain_is_told_how_to_be_declared() -> None:
 )
 def test_what_16_bits_do_not_explain_is_not(failure: CheckFailure) -> None:
     assert "PRECISION" not in said(failure)
-
-
-def test_nor_where_it_is_declared_already() -> None:
-    assert "PRECISION" not in said(ROUNDED, PrecisionPolicy.BF16_ALLOWED)
 
 
 KERNEL = """

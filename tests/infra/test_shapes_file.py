@@ -47,9 +47,6 @@ def test_a_shape_has_the_work_that_the_reference_declares(tmp_path: Path) -> Non
     task = task_from_text(TASK.reference_source + work, "ref.py", "mine")
     (shape,) = read_shapes(table(tmp_path, "M = 2\nK = 3\nN = 5"), task, KERNEL).shapes
     assert shape.preset.work is not None and shape.preset.work.vector_ops == 30
-
-
-def test_a_preset_of_the_reference_under_another_name_has_its_work(tmp_path: Path) -> None:
     (shape,) = read_shapes(table(tmp_path, 'name = "as-shipped"'), TASK, KERNEL).shapes
     assert shape.preset.work == TASK.full.work and shape.preset.work is not None
 

@@ -39,7 +39,7 @@ def test_whoever_asks_for_no_more_leaves_no_process_behind() -> None:
     assert children() == before
 
 
-def test_what_a_lost_helper_would_have_found_is_found_here() -> None:
+def test_what_a_helper_raises_is_raised_here_and_what_a_lost_one_had_is_found_here() -> None:
     me = os.getpid()
 
     def kills_helpers(item: int) -> int:
@@ -49,8 +49,6 @@ def test_what_a_lost_helper_would_have_found_is_found_here() -> None:
 
     assert list(mapped(2, kills_helpers, range(10))) == list(range(10))
 
-
-def test_what_is_raised_in_a_helper_is_raised_here() -> None:
     def fails(items: Sequence[int], item: int) -> int:
         return items[item]
 

@@ -56,9 +56,6 @@ def test_of_tasks_side_by_side_those_that_take_longest_to_check_begin() -> None:
     assert sorted(order) == sorted(seed.name for seed in seed_index())
     assert set(order[:2]) == {"matmul", "lora"}
     assert order.index("gqa_full") < order.index("mamba") < order.index("silu")
-
-
-def test_a_task_whose_work_nobody_declared_goes_last() -> None:
     silu, matmul = (next(seed for seed in seed_index() if seed.name == name) for name in ("silu", "matmul"))
     unknown = replace(matmul, presets=tuple(replace(preset, work=None) for preset in matmul.presets))
     assert longest_first([unknown, silu]) == ("silu", "matmul")

@@ -117,13 +117,10 @@ def test_of_a_hundred_candidates_those_at_work_are_shown_and_the_others_counted(
         assert height < 24 or len(picture.splitlines()) < height
 
 
-def test_a_winner_that_fails_its_last_check_is_shown_as_dropped_and_no_longer_as_the_best() -> None:
+def test_a_winner_that_was_dropped_never_looks_like_the_best() -> None:
     state = state_after([*run_events(3), LastCheck("r001t1", measured(250.0), False, "wrong")])
     assert state.best_id == "r003t1" and state.best is not None and state.best.latency_us == 251.0
     assert "dropped r001t1" in drawn(state, 0.0)
-
-
-def test_a_winner_that_was_dropped_before_a_run_was_resumed_never_looks_like_the_best() -> None:
     told: list[Event] = []
     for event in run_events(3):
         if isinstance(event, RoundEnded) and event.attempt.id == "r001t1":
@@ -136,13 +133,10 @@ def test_a_winner_that_was_dropped_before_a_run_was_resumed_never_looks_like_the
     assert state.best_id == "r003t1" and "dropped r001t1" in drawn(state, 0.0)
 
 
-def test_rounds_of_before_an_interruption_do_not_count_for_the_time_left() -> None:
+def test_neither_a_last_check_nor_rounds_of_before_an_interruption_count_for_the_time_left() -> None:
     events = [event for event in run_events(2) if not isinstance(event, RoundStarted)]
     state = state_after([*events, RoundStarted(3, "r001t1", 250.0)])
     assert state.rounds_done == 2 and state.seconds_left(1e6) is None
-
-
-def test_the_last_check_of_the_winner_is_no_round() -> None:
     events = [*run_events(10), StepBegan(11, Step.VERIFY)]
     picture = drawn(state_after(events), 0.0)
     assert "checking the winner on every seed" in picture and "left" not in picture
@@ -270,14 +264,11 @@ def test_ctrl_c_says_which_step_it_lets_finish() -> None:
     assert isinstance(notice, Notice) and f"finishing this step ({Step.VERIFY.value})" in notice.message
 
 
-def test_one_event_is_one_line_however_long_or_hostile() -> None:
+def test_one_event_is_one_line_however_hostile_and_quiet_tells_warnings_only() -> None:
     hostile = "wrong\n\x1b[2J\x1b]0;title\x07" + "x" * 500 + " [bold red]markup[/] :smile:"
     (line,) = plain_lines([StepNote(1, Step.VERIFY, hostile)])
     assert "\x1b" not in line and "\x07" not in line
     assert "[bold red]markup[/] :smile:" in line and "\\x1b[2J" in line
-
-
-def test_quiet_tells_warnings_only() -> None:
     lines = plain_lines([*run_events(2), Notice("hello"), Notice("the disk is nearly full", "warning")], quiet=True)
     assert lines == ["12:54:18  warning: the disk is nearly full"]
 

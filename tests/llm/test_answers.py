@@ -98,13 +98,10 @@ def test_a_malformed_plan_is_answered_with_a_precise_complaint(reply: str, compl
     assert "\n" not in str(raised.value)
 
 
-def test_lists_are_short_and_without_repetition() -> None:
+def test_fields_are_forgiven_what_is_meant_and_no_more() -> None:
     for value, items in ((None, ()), ([], ()), ("one", ("one",)), (["a", "a", "b  c", "none", ""], ("a", "b c")),
                          (["a", "b", "c", "d"], ("a", "b", "c"))):  # fmt: skip
         assert list_field({"avoid": value}, "avoid", most=3, longest=50) == items
-
-
-def test_a_field_of_another_kind_is_malformed() -> None:
     for value in ("partly", " Partly ", "PARTLY"):
         assert word_field({"diagnosis": value}, "diagnosis", ("right", "partly")) == "partly"
     for value in (None, True, "wrong", "right | partly"):

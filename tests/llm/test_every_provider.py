@@ -76,16 +76,18 @@ def all_it_needs(provider: Provider, folder: Path) -> ProviderSettings:
     return settings_from_environment(provider.name, told, {f"{prefix(provider)}_API_KEY": "a-key-0123456789"})
 
 
-def test_every_file_of_a_provider_is_a_line_of_the_registry() -> None:
+def test_every_file_of_a_provider_is_a_line_of_the_registry_and_has_its_name() -> None:
     found = {path.stem for path in (ROOT / "infra" / "llm").glob("*_model.py")}
     assert sorted(found) == sorted(FILES)
     assert len(PROVIDERS) == len(FILES), "two providers have the same name"
-
-
-def test_each_provider_has_the_name_of_its_file() -> None:
     assert [f"{name.replace('-', '_')}_model" for name in PROVIDERS] == list(FILES)
     for name in PROVIDERS:
         assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name)
+    assert ("auto", *PROVIDERS, "catalogue") == config.PROVIDERS
+    prices = load_prices()
+    assert set(DEFAULTS) <= set(PROVIDERS)
+    for section in DEFAULTS.values():
+        assert prices.price_of(section["model"]) is not None
 
 
 def test_the_registry_loads_no_library() -> None:
@@ -99,10 +101,6 @@ def test_the_registry_loads_no_library() -> None:
     )  # fmt: skip
     foreign = loaded - always - set(sys.stdlib_module_names) - OURS
     assert not foreign, f"importing the registry imports {', '.join(sorted(foreign))}"
-
-
-def test_the_command_line_offers_each_in_the_order_of_the_registry() -> None:
-    assert ("auto", *PROVIDERS, "catalogue") == config.PROVIDERS
 
 
 @EVERY
@@ -155,13 +153,6 @@ def test_with_what_it_needs_it_is_built(provider: Provider, folder: Path) -> Non
         assert model == f"{provider.name}:{default}", "its default model belongs in defaults.toml"
     else:
         assert model == named and provider.name not in DEFAULTS
-
-
-def test_each_default_model_belongs_to_a_provider_and_has_a_price() -> None:
-    prices = load_prices()
-    assert set(DEFAULTS) <= set(PROVIDERS)
-    for section in DEFAULTS.values():
-        assert prices.price_of(section["model"]) is not None
 
 
 @EVERY

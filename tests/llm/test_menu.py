@@ -92,19 +92,23 @@ def test_the_menu_names_what_gains_best_first_and_ties_last() -> None:
     assert "a tie, 1.5 µs" in prompt and '"tool": "tool name"' in prompt
 
 
-def test_a_model_picks_a_tool_and_the_kernel_is_made_without_asking_it_again() -> None:
+def test_a_model_picks_a_tool_or_ignores_the_menu() -> None:
     with stage([json.dumps(STEP)], menu_of()) as (proposer, requests):
         plan = proposer.planner.plan(fresh())
         source = proposer.executor.execute(fresh(), plan, ())
         assert len(requests) == 1
     assert (plan.technique, plan.expected_gain_us, plan.title) == ("walk", 20.0, "go a")
     assert letters_of(source) == "a"
-
-
-def test_a_model_may_ignore_the_menu() -> None:
     with stage([json.dumps(OWN)], menu_of()) as (proposer, _):
         plan = proposer.planner.plan(fresh())
     assert (plan.technique, plan.details) == ("hoist-by-hand", "above the loop")
+    with stage([json.dumps(STEP)], menu_of()) as (proposer, requests):
+        plan = proposer.planner.plan(fresh())
+        with pytest.raises(CannotRepair, match="no second version of this change: SBUF is full"):
+            proposer.executor.execute(fresh(), plan, (Feedback("...", "SBUF is full"),))
+        with pytest.raises(UnusableReply, match="cannot be applied"):
+            proposer.executor.execute(fresh(parent=Candidate("p", source_of("a"))), plan, ())
+        assert len(requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,7 @@ def test_a_tool_or_site_that_is_not_there_is_asked_for_again_once(answer, compla
         assert len(requests) == 2
 
 
-def test_what_was_tried_or_is_banned_is_neither_offered_nor_accepted() -> None:
+def test_what_was_tried_or_is_banned_is_not_offered_and_what_was_not_sent_is() -> None:
     menu = menu_of()
     with stage([json.dumps(STEP)], menu) as (proposer, _):
         beside = proposer.planner.plan(fresh())
@@ -141,9 +145,6 @@ def test_what_was_tried_or_is_banned_is_neither_offered_nor_accepted() -> None:
         with stage([json.dumps(STEP), json.dumps(OWN)], menu) as (proposer, requests):
             assert proposer.planner.plan(situation).technique == "hoist-by-hand"
             assert len(requests) == 2
-
-
-def test_what_was_not_sent_to_the_device_is_offered_and_accepted_again() -> None:
     menu = menu_of()
     with stage([json.dumps(STEP)], menu) as (proposer, _):
         plan = proposer.planner.plan(fresh())
@@ -155,25 +156,12 @@ def test_what_was_not_sent_to_the_device_is_offered_and_accepted_again() -> None
         assert proposer.planner.plan(situation).technique == "walk"
 
 
-def test_a_tool_s_kernel_that_was_refused_ends_the_round_without_a_model_call() -> None:
-    with stage([json.dumps(STEP)], menu_of()) as (proposer, requests):
-        plan = proposer.planner.plan(fresh())
-        with pytest.raises(CannotRepair, match="no second version of this change: SBUF is full"):
-            proposer.executor.execute(fresh(), plan, (Feedback("...", "SBUF is full"),))
-        with pytest.raises(UnusableReply, match="cannot be applied"):
-            proposer.executor.execute(fresh(parent=Candidate("p", source_of("a"))), plan, ())
-        assert len(requests) == 1
-
-
-def test_without_a_menu_nothing_is_offered_and_a_tool_is_no_tool() -> None:
+def test_without_a_menu_nothing_is_offered_and_the_prompt_says_why() -> None:
     with stage([json.dumps({**OWN, **STEP})], None) as (proposer, requests):
         plan = proposer.planner.plan(fresh())
     assert plan.details == "above the loop"
     assert "menu" not in requests[0].last_user_message.lower()
     assert '"tool"' not in requests[0].last_user_message
-
-
-def test_where_there_can_be_no_menu_the_prompt_says_why() -> None:
     with stage([json.dumps(OWN)], menu_of(ScriptedTrees(GAINS, unreadable="a riddle"))) as (proposer, requests):
         proposer.planner.plan(fresh())
     assert "the catalogue cannot read this kernel: a riddle" in requests[0].last_user_message

@@ -44,16 +44,13 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_a_program_reads_the_whole_request_and_writes_the_reply() -> None:
+def test_a_program_reads_the_whole_request_or_none_of_it_and_writes_the_reply() -> None:
     echo = CommandModel(python("import sys; sys.stdout.write(sys.stdin.read().upper())"), patience=TWO)
     conversation = ModelRequest(
         Role.PLANNER, "be brief", (Message("user", "plan?"), Message("assistant", "hm"), Message("user", "json!"))
     )
     text = echo.complete(conversation).text
     assert -1 < text.index("BE BRIEF") < text.index("PLAN?") < text.index("HM") < text.index("JSON!")
-
-
-def test_a_program_that_ignores_its_input_or_writes_megabytes_blocks_nothing() -> None:
     big = ModelRequest(Role.PLANNER, "s", (Message("user", "x" * 1_000_000),))
     reply = CommandModel(python("print('y' * 3_000_000)"), patience=TWO).complete(big)
     assert reply.text.count("y") == 3_000_000 and reply.usage == Usage()

@@ -68,11 +68,6 @@ def test_the_version_changes_with_any_text(tmp_path: Path, prompts: Callable[[Pa
         prompting._prompt_files(prompting.PROMPTS)
 
 
-def test_a_name_that_nobody_gave_is_an_error() -> None:
-    with pytest.raises(jinja2.UndefinedError):
-        render("nki", "planner_system.j2")
-
-
 @pytest.mark.parametrize("template", SYSTEMS)
 def test_system_texts_render_from_machine_facts_alone(template: str) -> None:
     text = render("nki", template, machine=replace(TRN2, name="Imaginium9"), dialect=Dialect(), sweeps=False)
@@ -100,18 +95,17 @@ def test_the_numbers_come_from_the_machine_table() -> None:
     assert TRN2.dma_poor_row_bytes < TRN2.dma_good_row_bytes < TRN2.dma_full_row_bytes
 
 
-def test_bounds_from_a_trace_are_not_called_absolute() -> None:
+def test_kernel_text_is_passed_on_untouched_and_a_bound_called_what_it_is() -> None:
     traced = replace(PROFILE, bounds=replace(PROFILE.bounds, source="trace"))
     declared = planner_prompt(context(), "", Detail())
     derived = planner_prompt(context(parent_result=measured(400.0, traced)), "", Detail())
     assert "a plan that keeps its algebra cannot gain more than 232.0 µs" in declared
     assert "cannot gain more" not in derived and "may go below" in derived
-
-
-def test_kernel_text_is_passed_on_untouched() -> None:
     odd = "def kernel(x):\n    return x  # {{ not a template }} <b> & µ\n"
     parent = replace(context().parent, source=odd)
     assert "# {{ not a template }} <b> & µ" in planner_prompt(context(parent=parent), "", Detail())
+    with pytest.raises(jinja2.UndefinedError):
+        render("nki", "planner_system.j2")
 
 
 def test_engines_are_shown_over_time_with_what_they_wait_for() -> None:
@@ -129,12 +123,16 @@ def test_engines_are_shown_over_time_with_what_they_wait_for() -> None:
     assert "| dma |  |  | 14.0 µs |  |" in prompt
 
 
-def test_a_remembered_rewrite_that_the_kernel_has_already_is_not_quoted_again() -> None:
+def test_a_remembered_rewrite_is_not_quoted_again_and_what_is_tried_beside_is_told() -> None:
     shown = planner_prompt(context(), "", Detail())
     assert "before:" in shown and "(The current kernel has it.)" not in shown
     parent = replace(context().parent, source=f"{KERNEL}\n{WIN.fast}\n")
     already = planner_prompt(context(parent=parent), "", Detail())
     assert "before:" not in already and "(The current kernel has it.)" in already
+    alone = planner_prompt(context(), "", Detail())
+    beside = planner_prompt(context(planned=(PLAN,)), "", Detail())
+    assert "in this round already" not in alone and "in this round already" in beside
+    assert PLAN.title in beside and f"[{PLAN.technique}]" in beside
 
 
 def test_a_hot_line_within_a_longer_statement_is_quoted_whole() -> None:
@@ -172,13 +170,6 @@ def test_texts_are_cut_where_they_can_be_read_and_say_so() -> None:
     assert [microseconds(us) for us in (12345.6, 0.01234, -3.0)] == ["12,345.6 µs", "0.0123 µs", "-3 µs"]
 
 
-def test_what_is_tried_side_by_side_is_told_and_a_round_of_one_says_nothing_of_it() -> None:
-    alone = planner_prompt(context(), "", Detail())
-    beside = planner_prompt(context(planned=(PLAN,)), "", Detail())
-    assert "in this round already" not in alone and "in this round already" in beside
-    assert PLAN.title in beside and f"[{PLAN.technique}]" in beside
-
-
 def test_what_was_not_sent_to_the_device_is_told_apart_and_takes_no_place_of_what_was_tried() -> None:
     before = planner_prompt(context(), "", Detail())
     unsent = tuple(
@@ -205,14 +196,11 @@ FILES = Surroundings(
 )
 
 
-def test_what_a_kernel_imports_is_shown_itself_first_and_whole() -> None:
+def test_what_a_kernel_imports_is_shown_itself_first_and_stays() -> None:
     shown = shown_files(FILES, "from ..sizes import P\n" + KERNEL, 1000)
     assert [path for path, _ in shown.whole] == ["library/sizes.py", "library/checks.py"]
     assert shown.others == ("library/large.py",), "and what has no code is not worth a line"
     assert shown_files(FILES, KERNEL, 0).whole == ()
-
-
-def test_planner_and_executor_see_them_as_files_that_stay() -> None:
     in_package = context(task=replace(TASK, around=FILES))
     planned = planner_prompt(in_package, "", Detail(neighbours=1000))
     written = executor_prompt(in_package, PLAN, (), "", Detail(neighbours=1000))
@@ -247,8 +235,5 @@ def test_a_plan_says_which_of_what_is_known_it_follows() -> None:
     again = followed({"follows": ["E1"]}, REJECTION.technique, known)
     assert again == (WIN.key, REJECTION.key), "it tries again what was rejected"
     assert followed({"follows": None}, "retile", known) == ()
-
-
-def test_what_was_tried_in_this_run_has_no_name_to_follow() -> None:
     here = replace(WIN, kernel=context().task.name, title=context().history[0].title)
     assert labelled(context(experiences=(here, REJECTION))) == {"E1": REJECTION}

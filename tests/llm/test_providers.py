@@ -64,7 +64,7 @@ def test_a_reply_arrives_whole_with_its_tokens(provider: str) -> None:
     assert not reply.truncated
 
 
-def test_claude_is_asked_to_stream_and_to_cache_the_system_text() -> None:
+def test_claude_is_asked_to_stream_and_its_thinking_is_no_reply() -> None:
     with WireServer(["fine"]) as server:
         connect("anthropic", server, Clockwork()).complete(REQUEST)
     body = server.requests[0].body
@@ -73,9 +73,6 @@ def test_claude_is_asked_to_stream_and_to_cache_the_system_text() -> None:
     assert body["messages"] == [{"role": "user", "content": "What is slow?"}]
     assert body["max_tokens"] == 500
     assert "temperature" not in body
-
-
-def test_thinking_is_not_part_of_the_reply() -> None:
     with WireServer([Says("the answer", thinking="let me see")]) as server:
         assert connect("anthropic", server, Clockwork()).complete(REQUEST).text == "the answer"
 

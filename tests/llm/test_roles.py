@@ -93,9 +93,6 @@ def test_a_malformed_plan_is_asked_for_once_more_with_the_complaint() -> None:
     again = given.requests[1].body["messages"]
     assert [message["role"] for message in again] == ["user", "assistant", "user"]
     assert "the field 'bottleneck' is 'slow'" in given.requests[1].last_user_message
-
-
-def test_two_malformed_plans_are_unusable() -> None:
     with stage(["I would hoist it.", "As I said: hoist it."]) as given:
         with pytest.raises(UnusablePlan, match="answered twice without a usable plan: the answer holds no JSON object"):
             given.proposer.planner.plan(context())
@@ -134,7 +131,7 @@ def test_failed_tries_come_back_with_line_numbers_and_message() -> None:
     assert "This same failure" not in prompt
 
 
-def test_the_same_failure_again_changes_the_instruction() -> None:
+def test_a_failure_that_comes_again_changes_the_instruction() -> None:
     feedback = tuple(
         Feedback(BETTER + f"# {line}\n", f"does not compile (line {line}): tile `t{line}` has 256 partitions")
         for line in (3, 9)
@@ -142,9 +139,6 @@ def test_the_same_failure_again_changes_the_instruction() -> None:
     with stage([f"```python\n{BETTER.replace('nl.silu', 'nl.gelu')}```"]) as given:
         given.proposer.executor.execute(context(), PLAN, feedback)
     assert "This same failure has now come 2 times" in given.requests[0].last_user_message
-
-
-def test_an_error_that_keeps_coming_back_changes_the_instruction_from_the_start() -> None:
     recurring = RecurringError("does not compile (line 7): the tile has 256 partitions", 3, 4)
     with stage([f"```python\n{BETTER}```"]) as given:
         given.proposer.executor.execute(context(recurring=(recurring,)), PLAN, ())
@@ -258,15 +252,12 @@ def long_run() -> tuple[Attempt, ...]:
     )
 
 
-def test_a_long_history_is_cut_and_the_prompt_says_so() -> None:
+def test_a_prompt_is_cut_to_its_limit_and_says_so() -> None:
     with stage([GOOD_PLAN]) as given:
         given.proposer.planner.plan(context(history=long_run()))
     prompt = given.requests[0].last_user_message
     assert "Idea 199 " in prompt and "Idea 3 " not in prompt
     assert "184 older attempts left out; techniques they used: widen-dma-rows" in prompt
-
-
-def test_details_go_before_the_prompt_exceeds_its_limit() -> None:
     settings = PromptSettings("nki", TRN2_FACTS, Dialect(), longest=19_000)
     with stage([GOOD_PLAN], settings) as given:
         given.proposer.planner.plan(context(history=long_run()))

@@ -41,8 +41,11 @@ def _said(toolchain: NeuronToolchain, source: str, timeout_s: float = 60) -> str
     return error.value.message
 
 
-def test_the_isolation_stands_and_is_said(toolchain: NeuronToolchain) -> None:
+def test_the_isolation_is_said_shows_what_it_shows_read_only_and_is_not_spoofed(toolchain: NeuronToolchain) -> None:
     toolchain.compile(SUBTRACT, [A, A], 60)
+    assert toolchain.isolation == "namespaces of its own, no tracing, no mounts, no other namespaces"
+    assert "Read-only file system" in _said(toolchain, "import nki\nopen(nki.__file__, 'a').write('x = 1')\n")
+    _said(toolchain, EVERY_FILE + "everywhere(b'namespaces of gold')\nraise ValueError(1)\n")
     assert toolchain.isolation == "namespaces of its own, no tracing, no mounts, no other namespaces"
 
 
@@ -113,15 +116,6 @@ def test_no_process_is_seen_signalled_or_left(toolchain: NeuronToolchain) -> Non
 def test_the_filter_refuses_ways_out(toolchain: NeuronToolchain, escape: str) -> None:
     source = f"import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nraise ValueError({escape})\n"
     assert _said(toolchain, source) == "ValueError: -1"
-
-
-def test_what_it_is_shown_it_cannot_change(toolchain: NeuronToolchain) -> None:
-    assert "Read-only file system" in _said(toolchain, "import nki\nopen(nki.__file__, 'a').write('x = 1')\n")
-
-
-def test_a_spoofed_report_of_the_isolation_does_not_arrive(toolchain: NeuronToolchain) -> None:
-    _said(toolchain, EVERY_FILE + "everywhere(b'namespaces of gold')\nraise ValueError(1)\n")
-    assert toolchain.isolation == "namespaces of its own, no tracing, no mounts, no other namespaces"
 
 
 def test_an_sdk_may_start_programs_and_use_tmp_and_its_device(toolchain: NeuronToolchain, sdk: PretendSdk) -> None:

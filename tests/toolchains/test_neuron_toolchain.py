@@ -36,32 +36,33 @@ LEFT = np.arange(12, dtype=np.float32).reshape(4, 3)
 RIGHT = np.full((4, 3), 0.5, np.float32)
 
 
-def test_a_kernel_is_compiled_once_and_run_on_inputs_it_never_saw(toolchain: NeuronToolchain) -> None:
+def test_values_of_every_kind_go_in_and_out_in_order(toolchain: NeuronToolchain) -> None:
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     assert neff.inputs == ("a", "b") and neff.outputs == ("output_0",)
     assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
     assert np.array_equal(toolchain.run(neff, [RIGHT, LEFT], 60)[0], RIGHT - LEFT)
-
-
-def test_several_outputs_come_back_in_the_order_in_which_the_kernel_returns_them(toolchain: NeuronToolchain) -> None:
     source = HEAD + "def kernel(a, b):\n    return nl.row_sum(a), nl.add(a, b), nl.subtract(a, b)\n"
     outputs = toolchain.run(toolchain.compile(source, [A, A], 60), [LEFT, RIGHT], 60)
     for got, expected in zip(outputs, [LEFT.sum(axis=1), LEFT + RIGHT, LEFT - RIGHT], strict=True):
         assert np.array_equal(got, expected)
-
-
-def test_constants_are_compiled_in_and_unused_inputs_are_left_out(toolchain: NeuronToolchain) -> None:
     source = HEAD + "def optimized_kernel(unused, scale, a):\n    return nl.add(a, scale)\n"
     neff = toolchain.compile(source, [A, ConstantArgument(2.5), A], 60)
     assert neff.inputs == (None, "a")
     assert np.array_equal(toolchain.run(neff, [RIGHT, LEFT], 60)[0], LEFT + 2.5)
-
-
-def test_bfloat16_goes_in_and_out_by_value(toolchain: NeuronToolchain) -> None:
     narrow = TensorArgument((4, 3), "bfloat16")
     values = LEFT.astype(ml_dtypes.bfloat16)
     neff = toolchain.compile(HEAD + "def kernel(a, b):\n    return nl.add(a, b)\n", [narrow, narrow], 60)
     assert np.array_equal(toolchain.run(neff, [values, values], 60)[0], 2 * LEFT)
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    with pytest.raises(RunError, match="NRT_INVALID"):
+        toolchain.run(neff, [LEFT[:2], RIGHT], 60)
+    with pytest.raises(RunError, match="1 tensors were given to a kernel compiled for 2"):
+        toolchain.run(neff, [LEFT], 60)
+    source = (
+        SUBTRACT + "import os\nopen(os.path.join(os.environ['NKI_ARTIFACTS_DIR'], 'stage1.neff'), 'w').write('x')\n"
+    )
+    neff = toolchain.compile(source, [A, A], 60)
+    assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
 
 
 def test_a_runtime_that_forgets_dtypes_does_no_harm(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
@@ -150,14 +151,6 @@ def test_an_sdk_that_saves_neffs_only_through_the_runtime_is_asked_again(sdk, to
     packages = next((tmp_path / "venv").rglob("site-packages"))
     (packages / "sitecustomize.py").write_text("import os\nos.environ['PRETEND_NKI_MODE'] = 'inspect-only'\n")
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
-    assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
-
-
-def test_the_documented_name_wins_over_other_neffs_that_an_sdk_leaves(toolchain: NeuronToolchain) -> None:
-    source = (
-        SUBTRACT + "import os\nopen(os.path.join(os.environ['NKI_ARTIFACTS_DIR'], 'stage1.neff'), 'w').write('x')\n"
-    )
-    neff = toolchain.compile(source, [A, A], 60)
     assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
 
 
@@ -252,14 +245,6 @@ def test_a_kernel_that_hangs_on_the_device_is_stopped(toolchain: NeuronToolchain
     with pytest.raises(StepTimeout) as error:
         toolchain.run(neff, [LEFT, RIGHT], 1.5)
     assert error.value.step == "run"
-
-
-def test_the_same_neff_with_other_shapes_is_refused_by_the_device(toolchain: NeuronToolchain) -> None:
-    neff = toolchain.compile(SUBTRACT, [A, A], 60)
-    with pytest.raises(RunError, match="NRT_INVALID"):
-        toolchain.run(neff, [LEFT[:2], RIGHT], 60)
-    with pytest.raises(RunError, match="1 tensors were given to a kernel compiled for 2"):
-        toolchain.run(neff, [LEFT], 60)
 
 
 def test_a_busy_core_is_a_fault_of_the_machine(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:

@@ -52,7 +52,7 @@ def test_a_summary_of_any_known_version_is_read(printed: str, total_time: float)
     assert parse_summary(printed)["total_time"] == total_time
 
 
-def test_fields_keep_their_names_and_units_and_only_finite_numbers_pass() -> None:
+def test_fields_keep_their_names_and_units_and_the_slowest_summary_decides() -> None:
     fields = parse_summary(json.dumps(EXPLORER_2_32))
     assert fields["dma_active_time_percent"] == 0.794, "a fraction of 1, as summary-json has it"
     assert fields["hbm_read_bytes"] == 25165824
@@ -60,6 +60,11 @@ def test_fields_keep_their_names_and_units_and_only_finite_numbers_pass() -> Non
     old = parse_summary(json.dumps(PROFILE_2_26))
     assert "hbm_read_bytes" not in old and "mfu_estimated_percent" not in old
     assert all(math.isfinite(value) for value in (*fields.values(), *old.values()))
+    row = EXPLORER_2_32["n_5f3c9a1b2d"]
+    assert summary_of_table([row, {**row, "total_time": 0.002, "cc_active_time": None}])["total_time"] == 0.002
+    for rows in ([], [{**row, "total_time": 1.2345e6}], [{"hbm_read_bytes": 1}]):
+        with pytest.raises(ProfileUnreadable):
+            summary_of_table(rows)
 
 
 @pytest.mark.parametrize(
@@ -106,14 +111,6 @@ def test_the_summary_betrays_matmuls_below_float32(flops, adjusted, transpose, a
               "adjusted_transpose_flops": adjusted_transpose}  # fmt: skip
     assert (narrow_matmuls(fields) is not None) is narrow
     assert narrow_matmuls({"hardware_flops": 1000.0}) is None
-
-
-def test_the_table_of_summaries_has_the_same_fields_and_the_slowest_decides() -> None:
-    row = EXPLORER_2_32["n_5f3c9a1b2d"]
-    assert summary_of_table([row, {**row, "total_time": 0.002, "cc_active_time": None}])["total_time"] == 0.002
-    for rows in ([], [{**row, "total_time": 1.2345e6}], [{"hbm_read_bytes": 1}]):
-        with pytest.raises(ProfileUnreadable):
-            summary_of_table(rows)
 
 
 @pytest.mark.parametrize(
