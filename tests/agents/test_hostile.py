@@ -156,13 +156,9 @@ def test_a_file_that_is_too_large_and_a_neighbour_that_lies_elsewhere_are_refuse
 
 
 GARBAGE = [
-    b"not json",
-    b"\xff\xfe\x00\x80",
-    b"[" * 100_000,
-    b'"a text"',
-    b"[1, 2]",
+    b"not json", b"\xff\xfe\x00\x80", b"[" * 100_000, b'"a text"', b"[1, 2]",
     b'{"jsonrpc": "2.0", "method": "x", "params": {"id": 7, "name": "' + b"x" * (1 << 20) + b'"}}',
-]
+]  # fmt: skip
 TOO_LONG = [
     (b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "' + b"x" * (1 << 20) + b'"}}', 7),
     (b'{"method":"tools/call","jsonrpc":"2.0","id":"a1","params":{"id":8,"name":"' + b"x" * (1 << 20) + b'"}}', "a1"),

@@ -45,14 +45,9 @@ def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     _succeed(sys.executable, "-m", "venv", str(folder))
     (wheel,) = built.glob("*.whl")
     _succeed(
-        str(folder / "bin" / "python"),
-        "-m",
-        "pip",
-        "install",
-        "--no-compile",
-        "--disable-pip-version-check",
+        str(folder / "bin" / "python"), "-m", "pip", "install", "--no-compile", "--disable-pip-version-check",
         str(wheel),
-    )
+    )  # fmt: skip
     return folder
 
 
@@ -71,13 +66,9 @@ def start(environment: Path, folder: Path, *argv: str) -> subprocess.CompletedPr
     (folder / "work").mkdir(exist_ok=True)
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
     return subprocess.run(
-        [str(environment / "bin" / argv[0]), *argv[1:]],
-        cwd=folder / "work",
-        env={**kept, "HOME": str(folder / "home")},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+        [str(environment / "bin" / argv[0]), *argv[1:]], cwd=folder / "work",
+        env={**kept, "HOME": str(folder / "home")}, capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
 
 
 def test_only_two_names_reach_site_packages(built: Path) -> None:

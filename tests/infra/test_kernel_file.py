@@ -93,14 +93,9 @@ def test_a_kernel_of_a_package_has_all_that_importing_it_runs(tmp_path: Path) ->
     found = around(tmp_path, "repo/library/core/norm.py", files)
     assert (found.module, found.function, found.path) == ("library.core.norm", "norm", "library/core/norm.py")
     assert paths(found) == [
-        "library/__init__.py",
-        "library/core/__init__.py",
-        "library/core/sizes.py",
-        "library/utils/__init__.py",
-        "library/utils/checks.py",
-        "library/utils/words.py",
-        "library/version.py",
-    ]
+        "library/__init__.py", "library/core/__init__.py", "library/core/sizes.py", "library/utils/__init__.py",
+        "library/utils/checks.py", "library/utils/words.py", "library/version.py",
+    ]  # fmt: skip
     assert dict(found.neighbours)["library/core/sizes.py"] == "P = 128\n"
     assert {"library", "sizes"} <= found.importable
 

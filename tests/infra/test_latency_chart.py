@@ -18,16 +18,10 @@ SLOW = attempted(3, "reverted", latency_us=70.0)
 
 def test_each_round_has_its_mark_where_its_latency_is_and_the_best_goes_on() -> None:
     assert drawn(WON, BROKEN, SLOW) == [
-        "    100.0 µs │o──",
-        "             │",
-        "             │",
-        "             │         ↩",
-        "             │",
-        "             │",
-        "     40.0 µs │   ✓────────",
-        "             └──────✗─────",
+        "    100.0 µs │o──", "             │", "             │", "             │         ↩", "             │",
+        "             │", "     40.0 µs │   ✓────────", "             └──────✗─────",
         "              0        3  round",
-    ]
+    ]  # fmt: skip
 
 
 def test_the_fastest_lane_and_the_newest_rounds_are_drawn_where_there_is_a_difference() -> None:

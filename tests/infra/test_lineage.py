@@ -15,14 +15,11 @@ def attempt(name: str, parent: str, us: float | None, outcome: str) -> Attempt:
 
 
 ATTEMPTS = (
-    attempt("r001t1", "input", 250.0, "improved"),
-    attempt("r002t1", "r001t1", None, "incorrect"),
-    attempt("r002t2", "r001t1", 300.0, "kept"),
-    attempt("r003t1", "r002t2", 200.0, "improved"),
-    attempt("r004t1", "r003t1", 900.0, "reverted"),
-    attempt("r005t1", "r003t1", 100.0, "incorrect"),
+    attempt("r001t1", "input", 250.0, "improved"), attempt("r002t1", "r001t1", None, "incorrect"),
+    attempt("r002t2", "r001t1", 300.0, "kept"), attempt("r003t1", "r002t2", 200.0, "improved"),
+    attempt("r004t1", "r003t1", 900.0, "reverted"), attempt("r005t1", "r003t1", 100.0, "incorrect"),
     attempt("r006t1", "input", None, "compile_failed"),
-)
+)  # fmt: skip
 RUN = Lineage(500.0, ATTEMPTS, "r003t1", dropped=["r005t1"])
 
 

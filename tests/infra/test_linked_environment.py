@@ -31,13 +31,9 @@ def test_a_linked_virtual_environment_compiles_candidates(tmp_path: Path) -> Non
     link = tmp_path / "venv"
     link.symlink_to(sys.prefix)
     done = subprocess.run(
-        [str(link / "bin" / "python"), "-c", PROGRAM],
-        cwd=ROOT,
-        input=SLOW,
-        capture_output=True,
-        text=True,
+        [str(link / "bin" / "python"), "-c", PROGRAM], cwd=ROOT, input=SLOW, capture_output=True, text=True,
         timeout=PATIENCE_S,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     count, prefix = done.stdout.split()
     assert int(count) > 0 and prefix == str(link)

@@ -48,13 +48,10 @@ def test_run_ids_sort_by_time_and_name_the_task() -> None:
 
 
 EVALUATIONS: list[Evaluation] = [
-    measured(123.4),
-    CompileFailed("no", 3),
+    measured(123.4), CompileFailed("no", 3),
     Incorrect(CheckFailure(42, "small", 0, "relative error", 1.0, 2e-5, (0, 1), 1.5, float("inf"), "heavy-tailed")),
-    Implausible("faster than DMA", 1.0),
-    TimedOut(Step.COMPILE, 300.0),
-    Crashed(Step.RUN, "segmentation fault", None),
-]
+    Implausible("faster than DMA", 1.0), TimedOut(Step.COMPILE, 300.0), Crashed(Step.RUN, "segmentation fault", None),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("evaluation", EVALUATIONS, ids=lambda evaluation: evaluation.kind)

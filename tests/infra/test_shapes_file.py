@@ -67,28 +67,23 @@ def test_a_gate_has_the_tails_of_its_shape(tmp_path: Path, shape: str, gates: li
 
 
 BAD = {
-    "": "it has no shapes: write each under",
-    "[[shapes]]\nM = 3": "it has no shapes",
-    "shape = 3": "it has no shapes",
-    "[[shape]]\nM = 3\n[other]\n": "'other' is nothing known",
+    "": "it has no shapes: write each under", "[[shapes]]\nM = 3": "it has no shapes",
+    "shape = 3": "it has no shapes", "[[shape]]\nM = 3\n[other]\n": "'other' is nothing known",
     "[[shape]\n": "correct it",
     "[[shape]]\nM = 3\ncalls = 1\n[[shape]]\nM = 4\nshare = 0.1": "calls and share in one table",
     "[[shape]]\nM = 3\ncalls = 1\n[[shape]]\nM = 4": "shape 2: no calls, which others have",
     "[[shape]]\nm = 3": "shape 1: the reference has no m; its constants are M, K, N",
-    "[[shape]]\nM = 3.0": "M = 3.0 is no size",
-    "[[shape]]\nM = 0": "M = 0 is no size",
-    "[[shape]]\nM = true": "M = True is no size",
-    '[[shape]]\nM = 3\nname = "a b"': "'a b' is no name",
+    "[[shape]]\nM = 3.0": "M = 3.0 is no size", "[[shape]]\nM = 0": "M = 0 is no size",
+    "[[shape]]\nM = true": "M = True is no size", '[[shape]]\nM = 3\nname = "a b"': "'a b' is no name",
     '[[shape]]\nM = 3\nname = "../up"': "is no name",
     '[[shape]]\nM = 3\nname = "small"': "small is a preset of the reference",
-    "[[shape]]\nM = 3\ncalls = 0": "0 is no weight",
-    "[[shape]]\nM = 3\ncalls = inf": "inf is no weight",
+    "[[shape]]\nM = 3\ncalls = 0": "0 is no weight", "[[shape]]\nM = 3\ncalls = inf": "inf is no weight",
     '[[shape]]\nM = 3\ncalls = "2"': "'2' is no weight",
     "[[shape]]\nM = 3\n[[shape]]\nM = 3": "shapes 1 and 2 are both called M3",
     '[[shape]]\nM = 3\n[[shape]]\nM = 3\nname = "again"': "shapes 1 and 2 are the same",
     "[[shape]]\nM = 3\nshare = 0.9\n[[shape]]\nM = 4\nshare = 0.2": "more than a whole step",
     "".join(f"[[shape]]\nM = {n}\n" for n in range(1, 40)): "39 shapes, and at most 32",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", BAD, ids=BAD.values())

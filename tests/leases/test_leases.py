@@ -260,13 +260,10 @@ def test_what_a_file_says_frees_a_core_early_or_not_at_all(folder: LeaseFolder, 
 
 
 JUNK = {
-    "empty": b"",
-    "garbage": os.urandom(900),
-    "nothing but brackets": b"[" * 900,
-    "huge": b'{"pid": 1, "start": "' + b"x" * 10_000_000,
-    "not an object": b"7",
+    "empty": b"", "garbage": os.urandom(900), "nothing but brackets": b"[" * 900,
+    "huge": b'{"pid": 1, "start": "' + b"x" * 10_000_000, "not an object": b"7",
     "an infinite number": b'{"pid": Infinity, "start": "", "boot": "", "pids": ""}',
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", JUNK)

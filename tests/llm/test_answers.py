@@ -11,13 +11,9 @@ from accelopt_core.model.answers import MalformedAnswer, list_field, read_object
 from accelopt_core.model.planner import described_plan
 
 FIELDS = {
-    "title": "Load the scale once",
-    "technique": "hoist-invariant-load",
-    "bottleneck": "underutilized",
-    "expected_gain_us": 60.0,
-    "rationale": "line 13 costs 61.5 µs",
-    "details": "move lines 12 and 13 above the loop",
-}
+    "title": "Load the scale once", "technique": "hoist-invariant-load", "bottleneck": "underutilized",
+    "expected_gain_us": 60.0, "rationale": "line 13 costs 61.5 µs", "details": "move lines 12 and 13 above the loop",
+}  # fmt: skip
 PLAIN = json.dumps(FIELDS)
 
 
@@ -28,23 +24,18 @@ def changed(**fields: object) -> str:
 READ = {
     "the object alone": PLAIN,
     "in a json fence after prose": f"The loop repeats a load.\n\n```json\n{PLAIN}\n```\nGood luck!",
-    "in a fence without a language": f"```\n{PLAIN}\n```",
-    "in a fence that never closes": f"```json\n{PLAIN}",
+    "in a fence without a language": f"```\n{PLAIN}\n```", "in a fence that never closes": f"```json\n{PLAIN}",
     "inside prose": f"My plan is {PLAIN}, as explained.",
     "after thoughts with braces": f"<think>dict {{}} and {{'title': 1}}</think>\n{PLAIN}",
-    "after a code block": f"```python\nd = {{'a': 1}}\n```\n{PLAIN}",
-    "a list of one": f"[{PLAIN}]",
+    "after a code block": f"```python\nd = {{'a': 1}}\n```\n{PLAIN}", "a list of one": f"[{PLAIN}]",
     "a draft and then the real one": f"First idea: {changed(title='Draft')}\nBetter:\n```json\n{PLAIN}\n```",
-    "trailing commas": PLAIN[:-1] + ",}",
-    "comments": PLAIN.replace('{"title"', '{\n// the change\n"title"'),
-    "raw newlines in a text": PLAIN.replace("move lines 12", "move\nlines 12"),
-    "a Python literal": repr(FIELDS),
-    "a number as text": changed(expected_gain_us="~60 µs"),
-    "milliseconds": changed(expected_gain_us="0.06 ms"),
+    "trailing commas": PLAIN[:-1] + ",}", "comments": PLAIN.replace('{"title"', '{\n// the change\n"title"'),
+    "raw newlines in a text": PLAIN.replace("move lines 12", "move\nlines 12"), "a Python literal": repr(FIELDS),
+    "a number as text": changed(expected_gain_us="~60 µs"), "milliseconds": changed(expected_gain_us="0.06 ms"),
     "other words for the bottleneck": changed(bottleneck="Under-utilized".replace("-", "")),
     "technique in words": changed(technique="Hoist invariant load"),
     "more fields than asked for": changed(confidence=0.8, risks=["none"]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("reply", READ.values(), ids=READ.keys())

@@ -60,12 +60,10 @@ DIFF = """--- a/kernel.py
 GOOD = {
     "one fence": f"```python\n{BETTER}```",
     "prose around it": f"Sure! The load moves up.\n\n```python\n{BETTER}```\n\nThis saves about 60 µs.",
-    "no language": f"```\n{BETTER}```",
-    "another language name": f"```nki\n{BETTER}```",
+    "no language": f"```\n{BETTER}```", "another language name": f"```nki\n{BETTER}```",
     "tildes": f"~~~python\n{BETTER}~~~",
     "four ticks around three": f"````python\n{BETTER.replace('Scale every row.', 'Scale every row. ``` x')}````",
-    "never closed": f"```python\n{BETTER}",
-    "windows newlines": f"```python\n{BETTER}```".replace("\n", "\r\n"),
+    "never closed": f"```python\n{BETTER}", "windows newlines": f"```python\n{BETTER}```".replace("\n", "\r\n"),
     "snippets before and after": f"```python\n{SNIPPET}\n```\n:\n```python\n{BETTER}```\nand\n```python\nx = 1\n```",
     "the old kernel first": f"Before:\n```python\n{KERNEL}```\nAfter:\n```python\n{BETTER}```",
     "the old kernel last": f"After:\n```python\n{BETTER}```\nBefore it was:\n```python\n{KERNEL}```",
@@ -76,12 +74,10 @@ GOOD = {
     "no fence, prose with an import in it": f"I will\nimport nothing new.\n\n{BETTER}",
     "json": '{"code": ' + json.dumps(BETTER) + "}",
     "json with a fence inside": '{"kernel": ' + json.dumps(f"```python\n{BETTER}```") + "}",
-    "search and replace": SEARCH_REPLACE,
-    "search and replace in a fence": f"```\n{SEARCH_REPLACE}```",
-    "diff": f"```diff\n{DIFF}```\nDone.",
-    "diff without a fence": f"Apply this:\n\n{DIFF}",
+    "search and replace": SEARCH_REPLACE, "search and replace in a fence": f"```\n{SEARCH_REPLACE}```",
+    "diff": f"```diff\n{DIFF}```\nDone.", "diff without a fence": f"Apply this:\n\n{DIFF}",
     "no-break spaces": f"```python\n{BETTER.replace('    for', chr(0xA0) * 4 + 'for')}```".replace(chr(0xA0), " "),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("reply", GOOD.values(), ids=GOOD.keys())

@@ -109,13 +109,10 @@ def claude(tmp_path: Path, result: dict[str, object] | str, status: int = 0) -> 
 
 
 RESULT: dict[str, object] = {
-    "type": "result",
-    "subtype": "success",
-    "is_error": False,
-    "result": "the plan",
+    "type": "result", "subtype": "success", "is_error": False, "result": "the plan",
     "usage": {"input_tokens": 3, "output_tokens": 5, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 11},
     "modelUsage": {"claude-opus-5-5": {}},
-}
+}  # fmt: skip
 
 
 def test_claude_runs_in_print_mode_without_tools(tmp_path: Path) -> None:

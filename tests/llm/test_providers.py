@@ -106,14 +106,11 @@ def test_temperature_is_passed_on_when_set(provider: str) -> None:
 RECOVERS = {
     "rate limit": HttpFault(429, "rate_limit_error"),
     "rate limit that mentions billing": HttpFault(429, "rate_limit_exceeded", "Limit 3: see /account/billing."),
-    "overload": HttpFault(529, "overloaded_error"),
-    "service unavailable": HttpFault(503, "server_error"),
+    "overload": HttpFault(529, "overloaded_error"), "service unavailable": HttpFault(503, "server_error"),
     "server error": HttpFault(500, "api_error"),
-    "bad gateway with an HTML page": HttpFault(502, body="<html><h1>502</h1></html>"),
-    "cut connection": CutStream(),
-    "empty reply": Says(""),
-    "blank reply": Says("  \n"),
-}
+    "bad gateway with an HTML page": HttpFault(502, body="<html><h1>502</h1></html>"), "cut connection": CutStream(),
+    "empty reply": Says(""), "blank reply": Says("  \n"),
+}  # fmt: skip
 
 
 @BOTH

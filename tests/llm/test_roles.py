@@ -240,16 +240,11 @@ def test_without_a_usable_review_the_numbers_are_the_lesson_and_it_says_so() -> 
 def long_run() -> tuple[Attempt, ...]:
     return tuple(
         attempted(
-            n,
-            "incorrect",
-            name=f"c{n}",
-            parent="c0",
-            technique="widen-dma-rows",
-            title=f"Idea {n}",
+            n, "incorrect", name=f"c{n}", parent="c0", technique="widen-dma-rows", title=f"Idea {n}",
             summary="wrong " * 100,
         )
         for n in range(200)
-    )
+    )  # fmt: skip
 
 
 def test_a_prompt_is_cut_to_its_limit_and_says_so() -> None:

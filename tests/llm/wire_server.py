@@ -202,15 +202,9 @@ class _Handler(BaseHTTPRequestHandler):
             "cache_creation_input_tokens": full.cache_write_tokens,
         }
         message = {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "model": full.model or body["model"],
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": usage,
-        }
+            "id": "msg_1", "type": "message", "role": "assistant", "model": full.model or body["model"],
+            "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage,
+        }  # fmt: skip
         self._event("message_start", {"message": message})
         self._event("ping", {})
         index = 0

@@ -66,13 +66,10 @@ def test_what_runs_is_kept_with_all_that_was_sent(runner: SshRunner, work: Path,
         return {Path(each["path"]).name: each["kept"] for each in found if each["kind"] != "blobs"}
 
     expected = {
-        ended: "",
-        owed: "a run that was interrupted will collect it",
-        young: "ended today: its run may still collect it",
-        running: "it is running",
-        tree.name: "jobs are running",
+        ended: "", owed: "a run that was interrupted will collect it",
+        young: "ended today: its run may still collect it", running: "it is running", tree.name: "jobs are running",
         left.name: "",
-    }
+    }  # fmt: skip
     assert fates(remove=False) == expected and left.exists() and (work / "jobs" / ended).exists()
     assert fates(remove=True) == expected
     assert not left.exists() and {path.name for path in (work / "jobs").iterdir()} == {owed, young, running}

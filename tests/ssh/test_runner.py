@@ -21,14 +21,8 @@ from tests.processes import PATIENCE_S, eventually, limits_s
 from tests.ssh.server import Sshd, processes_mentioning
 
 ODD_NAMES = (
-    "with space.py",
-    "quote'\".txt",
-    "$(touch pwned)`x`;&|.txt",
-    "-rf",
-    "ünï/ço dé.bin",
-    "new\nline",
-    "%s{}\\n",
-)
+    "with space.py", "quote'\".txt", "$(touch pwned)`x`;&|.txt", "-rf", "ünï/ço dé.bin", "new\nline", "%s{}\\n",
+)  # fmt: skip
 
 
 SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")

@@ -33,13 +33,9 @@ DONE_WITHOUT = {"numba", "bootstrap", "annotationlib"}
 @pytest.fixture
 def target(sshd: Sshd, work: Path) -> Iterator[SshTarget]:
     target = SshTarget(
-        sshd.destination,
-        machine="trn2",
-        remote_simulator=True,
-        remote_python=sys.executable,
-        settings=sshd.settings,
+        sshd.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable, settings=sshd.settings,
         root=str(work),
-    )
+    )  # fmt: skip
     yield target
     target.close()
 
@@ -118,13 +114,9 @@ def test_references_that_somebody_changed_over_there_are_not_believed(target, ta
 @pytest.mark.parametrize("remote_simulator", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_other_machine_is_examined_there_with_or_without_an_sdk(sshd, work, remote_simulator) -> None:
     target = SshTarget(
-        sshd.destination,
-        machine="trn2",
-        remote_simulator=remote_simulator,
-        remote_python=sys.executable,
-        settings=sshd.settings,
-        root=str(work),
-    )
+        sshd.destination, machine="trn2", remote_simulator=remote_simulator, remote_python=sys.executable,
+        settings=sshd.settings, root=str(work),
+    )  # fmt: skip
     try:
         report = target.examine()
     finally:
@@ -143,12 +135,8 @@ def test_what_is_shipped_is_enough_and_needs_nothing_but_numpy(tmp_path: Path) -
             assert _imports(file) <= allowed | sys.stdlib_module_names, name
     done = subprocess.run(
         [sys.executable, "-m", "infra.judging.judge", "--describe", "--toolchain", "simulator", "--machine", "trn2"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(tmp_path)},
-        timeout=PATIENCE_S,
-    )
+        cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}, timeout=PATIENCE_S,
+    )  # fmt: skip
     assert done.returncode == 0 and '"simulated": true' in done.stdout, done.stderr
 
 

@@ -135,13 +135,10 @@ def _row(line: int, engine: str, start: int, end: int, **more: object) -> dict[s
 
 def test_each_line_is_charged_for_the_union_of_its_instructions_on_its_busiest_engine() -> None:
     rows = [
-        _row(12, "tensor", 0, 1000),
-        _row(12, "tensor", 500, 1500),
-        _row(12, "vector", 0, 300),
-        _row(20, "scalar", 2000, 2100),
-        _row(20, "scalar", 0, 50_000, opcode="EVENT_SEMAPHORE"),
+        _row(12, "tensor", 0, 1000), _row(12, "tensor", 500, 1500), _row(12, "vector", 0, 300),
+        _row(20, "scalar", 2000, 2100), _row(20, "scalar", 0, 50_000, opcode="EVENT_SEMAPHORE"),
         _row(9, "vector", 0, 9, nki_source_location="/opt/nki/kernels/other.py:9"),
-    ]
+    ]  # fmt: skip
     facts = parse_instructions(json.dumps({"instruction": rows}), source_name="candidate.py", total_time_s=1e-4)
     assert [(hot.line, hot.engine, hot.active_us, hot.instructions) for hot in facts.hot_lines] == [
         (12, "tensor", 1.5, 2),

@@ -201,10 +201,6 @@ def test_versions_are_compared_as_numbers_and_wheel_0_1_is_the_dialect_0_2(versi
     assert nki_release(version) == release
     assert installed({"nki": "0.1.0"}, None).sdk == installed({"nki": "0.2.0"}, None).sdk == "2.27 or 2.28"
     kinds = {
-        "trn2u.48xlarge": "trn2",
-        "trn1n.32xlarge": "trn1",
-        "inf2.8xlarge": None,
-        "trn9.48xlarge": None,
-        None: None,
-    }
+        "trn2u.48xlarge": "trn2", "trn1n.32xlarge": "trn1", "inf2.8xlarge": None, "trn9.48xlarge": None, None: None,
+    }  # fmt: skip
     assert {kind: machine_of(kind) for kind in kinds} == kinds
