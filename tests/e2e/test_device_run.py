@@ -31,7 +31,7 @@ from infra.terminal import report
 from ka_extensions.outcome import Outcome
 from nki_sim.timing import ties
 from tests.e2e.kernels import REFERENCE
-from tests.infra.test_kernel_wrapper import PretendDevice
+from tests.infra.tasks.test_kernel_wrapper import PretendDevice
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 
 SLOWER_BY = 3.0

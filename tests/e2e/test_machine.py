@@ -22,7 +22,7 @@ from infra.tasks.seed_index import load_seed
 from nki_sim.machine import TRN1, TRN2, Machine
 from tests.e2e.run import orchestrate
 from tests.e2e.test_model_run import LESSON, PLAN, SECRET
-from tests.infra.test_kernel_wrapper import PretendDevice
+from tests.infra.tasks.test_kernel_wrapper import PretendDevice
 from tests.llm.wire_server import SeenRequest, WireServer
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 

@@ -12,7 +12,7 @@ from infra.runs.memory_file import MemoryFile
 from infra.runs.run_folder import RunFolder
 from infra.tasks.seed_index import seed_index
 from tests.e2e.run import orchestrate
-from tests.infra.test_suite import a_run
+from tests.infra.reports.test_suite import a_run
 
 TASKS = [seed.name for seed in seed_index()]
 

@@ -25,9 +25,9 @@ from infra.terminal.report import summary_of
 from nki_sim.__main__ import main as nki_sim
 from tests.e2e.kernels import REFERENCE, SLOW
 from tests.house.structure import ROOT
+from tests.infra.reports.test_report import finished_run
+from tests.infra.reports.test_suite import a_run
 from tests.infra.samples import manifest, measured
-from tests.infra.test_report import finished_run
-from tests.infra.test_suite import a_run
 
 SECRET = "sk-ant-1234567890"
 

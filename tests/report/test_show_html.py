@@ -16,8 +16,8 @@ from accelopt_core.candidate import Candidate
 from infra.command_line import read
 from infra.runs.run_folder import RunFolder
 from infra.tasks.seed_index import load_seed
+from tests.infra.reports.test_suite import a_run, measured
 from tests.infra.samples import attempted, manifest
-from tests.infra.test_suite import a_run, measured
 from tests.processes import PATIENCE_S
 from tests.report.pages import FIELDS, Ran, Reader, made_run
 

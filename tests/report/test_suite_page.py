@@ -11,7 +11,7 @@ from infra.report.page_file import Written, suite_html
 from infra.report.suite_page import suite_page
 from infra.runs.suite import table_of_runs
 from infra.tasks.seed_index import seed_index
-from tests.infra.test_suite import a_run, measured
+from tests.infra.reports.test_suite import a_run, measured
 from tests.report.pages import Reader
 
 TASKS = [seed.name for seed in seed_index()]

@@ -13,7 +13,7 @@ import pytest
 
 from accelopt_core.toolchain import ToolchainMissing
 from infra.simulator.toolchain import SimulatorToolchain
-from tests.infra.test_trace_server import ARGUMENTS, SILU
+from tests.infra.judging.test_trace_server import ARGUMENTS, SILU
 from tests.resume.scripted_run import World
 from tests.resume.test_kill_and_resume import asked, server, state, undisturbed
 

@@ -28,7 +28,7 @@ from infra.journal import (
 )
 from tests.processes import PATIENCE_S
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 spawn = multiprocessing.get_context("spawn")
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.kernels import SLOW
 from tests.processes import PATIENCE_S
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 PROGRAM = """
 import sys

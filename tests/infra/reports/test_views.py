@@ -42,7 +42,7 @@ from ka_extensions.outcome import Outcome
 from tests.infra.samples import PLAN, measured, run_events
 from tests.processes import PATIENCE_S
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SIZES = [(80, 24), (80, 40), (60, 18), (40, 12), (200, 60)]
 
 

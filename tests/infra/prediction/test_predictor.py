@@ -31,7 +31,7 @@ from tests.infra.samples import PLAN, TARGET
 from tests.processes import alive, eventually
 from tests.slow import without
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SEED = load_seed("silu")
 SOURCE = SEED.kernel_source
 WIDER = SOURCE.replace("TILE_N = 512", "TILE_N = 1024")
@@ -151,7 +151,7 @@ def test_no_process_is_left_also_in_the_middle_of_a_kernel() -> None:
 @IN_PROC
 def test_a_worker_ends_when_the_run_is_killed() -> None:
     program = (
-        "import sys\nfrom tests.infra.test_predictor import *\n"
+        "import sys\nfrom tests.infra.prediction.test_predictor import *\n"
         "predict = Predictor(small(), 'trn2')\npredict([SOURCE])\nprint(*workers(), flush=True)\nsys.stdin.read()\n"
     )
     run = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.PIPE)

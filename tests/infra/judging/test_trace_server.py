@@ -21,7 +21,7 @@ from infra.simulator.trace_server import Forked
 from nki_sim.encoding.program_file import dumps
 from tests.processes import PATIENCE_S, eventually
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SILU = (ROOT / "nkibench_seeds/silu/kernel.py").read_text()
 ARGUMENTS: list[ArgumentSpec] = [TensorArgument((256, 512), "float32")]
 

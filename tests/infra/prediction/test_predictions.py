@@ -14,7 +14,7 @@ from accelopt_core.ports import EvaluationRequest
 from infra.prediction.predictor import Predictor
 from infra.prediction.timelines import SLICES, NoTimeline
 from infra.targets.local import LocalTarget
-from tests.infra.test_predictor import SOURCE, WIDER, small
+from tests.infra.prediction.test_predictor import SOURCE, WIDER, small
 
 OTHER = SOURCE.replace("TILE_N = 512", "TILE_N = 1792")
 """Asked for nowhere before."""

@@ -18,8 +18,8 @@ from infra.commands.machines import clean_here
 from infra.runs.run_folder import RunFolder
 from infra.ssh.remote_agent import leftovers
 from tests.house.structure import ROOT, modules
+from tests.infra.reports.test_report import finished_run
 from tests.infra.samples import manifest
-from tests.infra.test_report import finished_run
 from tests.processes import eventually, running
 
 OLD = time.time() - 3 * leftovers.DAY_S

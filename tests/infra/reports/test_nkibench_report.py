@@ -76,7 +76,7 @@ def test_only_the_block_of_the_page_changes():
 
 def test_the_page_shows_the_stored_results():
     """The table is never edited by hand: benchmarks/nkibench.py --from benchmarks/data/nkibench.json --page."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     stored = from_document(SuiteTable, json.loads((root / "benchmarks/data/nkibench.json").read_bytes()), "stored")
     page = (root / "docs/nkibench.md").read_text(encoding="utf-8")
     assert with_block(page, markdown(stored)) == page

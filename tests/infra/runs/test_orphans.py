@@ -14,7 +14,7 @@ from infra import scratch_folder
 from infra.scratch_folder import ScratchFolder, clear_left_over
 from tests.processes import eventually
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 

@@ -12,7 +12,7 @@ from infra.runs.proposer_memory import ProposerMemory
 from infra.runs.run_folder import RunFolder, run_ids
 from infra.runs.suite import latest_suite
 from ka_extensions.bandit import Pull, Spent
-from tests.infra.test_suite import TASKS, a_run
+from tests.infra.reports.test_suite import TASKS, a_run
 
 
 def refuse(notice: str) -> None:

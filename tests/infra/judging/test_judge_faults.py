@@ -19,7 +19,7 @@ from infra.simulator import toolchain as simulator_toolchain
 from infra.targets.local import LocalTarget
 from tests.e2e import kernels
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TENSOR = TensorArgument((128, 512), "float32")
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0,))
 
