@@ -16,6 +16,7 @@ from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.seed_index import load_seed
 from nki_sim.machine import TRN2
 from tests.redteam.test_shortcuts import TILINGS
+from tests.slow import quick
 
 MATMUL = Work(matmul_flops=2 * 4096**3, vector_ops=0, hbm_bytes=3 * 4 * 4096**2)
 """1748 µs at 78.6 TFLOP/s, and 463 µs at 435 GB/s."""
@@ -76,7 +77,7 @@ def test_products_without_effect_are_not_asked_for_and_a_narrower_policy_is_fast
     assert contradiction(task(MATMUL, PrecisionPolicy.FP8_ALLOWED), Facts({}), flops, us, CORE) is None
 
 
-@pytest.mark.parametrize("name", sorted(TILINGS))
+@pytest.mark.parametrize("name", quick("silu", "rmsnorm_matmul", "rope_single_freq_apply", of=sorted(TILINGS)))
 def test_every_shipped_kernel_is_plausible_as_a_device_would_report_it(name: str) -> None:
     seed = load_seed(name)
     small = seed.task().presets[0]

@@ -75,7 +75,7 @@ def test_what_one_check_frees_the_next_uses_again() -> None:
     assert all(max(again) < min(here) // 2 for _, *again in there)
 
 
-PIECE = 256 << 20
+PIECE = 96 << 20
 """Bytes: beyond what glibc keeps by itself."""
 
 

@@ -8,14 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.kernels import BROKEN, REFERENCE, SLOW, WRONG
 from tests.e2e.run import AS_SHIPPED, QUICK, ROOT, orchestrate, orchestrate_here
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, eventually
 
 
 def test_a_shipped_seed_gets_faster_and_memory_serves_the_next_run(tmp_path: Path) -> None:
@@ -98,10 +97,8 @@ def test_ctrl_c_finishes_the_step_saves_and_prints_the_table(tmp_path: Path) -> 
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
         env={**os.environ, **QUICK},
     )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("c/*/baseline.json")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
+    begun = "c/*/baseline.json"
+    assert eventually(lambda: process.poll() is not None or any(tmp_path.glob(begun))) and process.poll() is None
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 5, errors

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from infra.commands import joined_kernel
 from infra.runs.run_folder import RunFolder
 from tests.e2e.run import KEYS, ROOT, orchestrate
 from tests.infra.test_documents import checked
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, eventually
 
 KERNEL = """
 import nki
@@ -232,10 +231,7 @@ def test_a_set_that_was_killed_goes_on_where_it_was(tmp_path: Path, when: str, b
     model = world(tmp_path)
     process = started(tmp_path, model)
     try:
-        deadline = time.monotonic() + 250
-        while not KILLED_WHEN[when](tmp_path):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
+        assert eventually(lambda: process.poll() is not None or KILLED_WHEN[when](tmp_path)) and process.poll() is None
     finally:
         os.killpg(process.pid, by)
         assert process.wait(timeout=PATIENCE_S) == (5 if by is signal.SIGINT else -by)

@@ -11,7 +11,7 @@ from accelopt_core.optimization_memory import Experience
 from infra.runs.memory_file import MemoryFile
 from infra.runs.run_folder import RunFolder
 from infra.tasks.seed_index import seed_index
-from tests.e2e.run import orchestrate
+from tests.e2e.run import orchestrate, orchestrate_here
 from tests.infra.reports.test_suite import a_run
 
 TASKS = [seed.name for seed in seed_index()]
@@ -82,12 +82,11 @@ def test_a_task_that_begins_when_another_has_ended_plans_with_what_that_one_plan
         (["--tasks-at-once", "2"], "give --suite NAME too"),
         (["--suite", "mybench"], "nkibench"),
         (["--suite", "nkibench", "--task", "silu"], "leave --task away"),
-        (["--suite", "nkibench", "--kernel", "k.py"], "leave --kernel"),
         (["--suite", "nkibench", "--resume"], "no suite in"),
         (["--suite", "nkibench", "--preset", "huge"], "huge"),
     ],
 )
 def test_a_suite_that_cannot_be_run_is_refused_in_one_line(tmp_path: Path, flags: list[str], said: str) -> None:
-    ran = orchestrate(*flags, folder=tmp_path)
+    ran = orchestrate_here(*flags, folder=tmp_path)
     assert ran.status == 2
     assert said in ran.errors and ran.errors.count("\n") == 1, ran.errors

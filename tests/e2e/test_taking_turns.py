@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.kernels import BROKEN, REFERENCE, SLOW
-from tests.e2e.run import Ran, orchestrate
+from tests.e2e.run import Ran, orchestrate, orchestrate_here
 from tests.llm.wire_server import WireServer
 
 MODELS = {"good-model": 40.0, "poor-model": 44.0}
@@ -105,7 +105,7 @@ def test_the_good_model_and_the_catalogue_win_and_the_poor_model_is_asked_now_an
     ],
 )
 def test_what_cannot_take_turns_is_said_in_one_line(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
-    ran = orchestrate(*flags, folder=tmp_path)
+    ran = orchestrate_here(*flags, folder=tmp_path)
     assert ran.status == 2 and said in ran.errors and len(ran.errors.strip().splitlines()) == 1, ran.errors
 
 

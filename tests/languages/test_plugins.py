@@ -98,11 +98,8 @@ except SettingsError as error:
     print(error)
 """
     first, second = python(code, tmp_path).splitlines()
-    assert (
-        first == "nki"
-        and "'toy' is not one of nki" in second
-        and ": the plugin toy does not load: ModuleNotFoundError" in second
-    )
+    assert first == "nki" and "'toy' is not one of nki" in second
+    assert ": the plugin toy does not load: ModuleNotFoundError" in second
 
 
 def test_runs_of_a_language_that_is_gone_are_shown_and_not_resumed(tmp_path, capsys) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import getpass
 import os
 import shutil
@@ -9,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -141,6 +144,17 @@ class Sshd:
             thread.join()
 
 
+@functools.cache
+def _keys(keygen: str) -> Path:
+    """Made once by each process of these tests: they protect nothing."""
+    folder = Path(tempfile.mkdtemp(prefix="sshd-keys-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in ("host_key", "id_ed25519", "other_key"):
+        subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / name)], check=True)
+    shutil.copy(folder / "id_ed25519.pub", folder / "authorized_keys")
+    return folder
+
+
 def make_sshd(home: Path, options: tuple[str, ...] = ()) -> Sshd:
     program = _sshd_program()
     keygen = shutil.which("ssh-keygen")
@@ -149,9 +163,8 @@ def make_sshd(home: Path, options: tuple[str, ...] = ()) -> Sshd:
     if not os.path.isdir("/proc/self"):
         pytest.skip("these tests watch processes through /proc, which this system has not")
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in ("host_key", "id_ed25519", "other_key"):
-        subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(home / name)], check=True)
-    shutil.copy(home / "id_ed25519.pub", home / "authorized_keys")
+    for path in _keys(keygen).iterdir():
+        shutil.copy(path, home / path.name)
     return Sshd(program, home, free_port(), options)
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from infra.devices.leases import FOLDER_VARIABLE
 from infra.isolation import sandbox
-from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
-from infra.simulator.toolchain import traced_on_simulator
-from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
+from infra.neuron.toolchain import NeuronToolchain
+from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk, opened_on
 
 
 @pytest.fixture(autouse=True)
@@ -21,13 +20,33 @@ def own_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sdk(tmp_path: Path, request: pytest.FixtureRequest) -> PretendSdk:
-    """In a module that sets `REAL_KERNELS`, one that compiles these."""
-    return PretendSdk(tmp_path, **({"site": SIMULATED} if hasattr(request.module, "REAL_KERNELS") else {}))
+    return PretendSdk(tmp_path, **_site(request))
+
+
+def _site(request: pytest.FixtureRequest) -> dict[str, object]:
+    """A module that sets `REAL_KERNELS` has an SDK that compiles these."""
+    return {"site": SIMULATED} if hasattr(request.module, "REAL_KERNELS") else {}
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[NeuronToolchain]:
+    """One for all tests of a module that leave its SDK as it is: opening one asks every interpreter and tool."""
+    folder = tmp_path_factory.mktemp("steady")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(folder / "leases"))
+        sandbox.adopt_descendants()
+        opened = opened_on(PretendSdk(folder / "sdk", **_site(request)))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
-def toolchain(sdk: PretendSdk) -> Iterator[NeuronToolchain]:
+def toolchain(request: pytest.FixtureRequest) -> Iterator[NeuronToolchain]:
+    """Of the test's own `sdk` where it asks for that."""
+    if "sdk" not in request.fixturenames:
+        yield request.getfixturevalue("steady")
+        return
     sandbox.adopt_descendants()
-    opened = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    opened = opened_on(request.getfixturevalue("sdk"))
     yield opened
     opened.close()

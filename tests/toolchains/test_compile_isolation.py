@@ -13,7 +13,7 @@ from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from tests.processes import eventually, running
 from tests.redteam.attacks import EVERY_FILE
-from tests.toolchains.pretend_sdk import FIXTURES, SIMULATED, PretendSdk
+from tests.toolchains.pretend_sdk import FIXTURES, SIMULATED, PretendSdk, opened_on
 
 A = TensorArgument((4, 3), "float32")
 HEAD = "import nki\nimport nki.language as nl\n\n@nki.jit\n"
@@ -153,9 +153,7 @@ def test_an_sdk_that_does_not_stand_the_namespaces_is_used_without_and_that_is_s
 
 
 def test_a_candidate_cannot_talk_the_isolation_away(tmp_path: Path) -> None:
-    toolchain = open_neuron_toolchain(
-        traced_on_simulator, installation=PretendSdk(tmp_path, site=SIMULATED).installation
-    )
+    toolchain = opened_on(PretendSdk(tmp_path, site=SIMULATED))
     blame = (
         "import json, os\njson.dump({'phase': 'toolchain', 'message': 'libnrt.so: cannot open shared object file',"
         " 'line': None, 'outputs': None, 'parameters': []}, open('said.json', 'w'))\nos._exit(1)\n"

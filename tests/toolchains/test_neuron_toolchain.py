@@ -24,10 +24,9 @@ from accelopt_core.toolchain import (
 from infra.neuron.compilation.compiling import Neff
 from infra.neuron.profiling.profile_reader import PARQUET_READER, ProfileReader
 from infra.neuron.profiling.profiler import Profiler
-from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
-from infra.simulator.toolchain import traced_on_simulator
+from infra.neuron.toolchain import NeuronToolchain
 from tests.processes import eventually, running
-from tests.toolchains.pretend_sdk import FIXTURES, READS_TABLES, PretendSdk
+from tests.toolchains.pretend_sdk import FIXTURES, READS_TABLES, PretendSdk, opened_on
 
 A = TensorArgument((4, 3), "float32")
 HEAD = "import nki\nimport nki.language as nl\n\n@nki.jit\n"
@@ -127,7 +126,7 @@ def test_arithmetic_below_float32_is_reported(sdk, toolchain, state, expected) -
 
 def test_the_former_name_of_the_profiler_works_with_its_fewer_flags(tmp_path: Path) -> None:
     sdk = PretendSdk(tmp_path, profiler="neuron-profile")
-    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    toolchain = opened_on(sdk)
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
     assert len(toolchain.time(neff, [LEFT, RIGHT], 2, 3, 60).samples_us) == 3
@@ -138,10 +137,10 @@ def test_the_former_name_of_the_profiler_works_with_its_fewer_flags(tmp_path: Pa
 def test_name_and_fingerprint_say_what_a_latency_depends_on(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
     assert toolchain.name == "trn2 (NKI 0.6.0+fixture, neuron-explorer 2.32.38.0)"
     assert (toolchain.machine.name, toolchain.simulated) == ("trn2", False)
-    again = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    again = opened_on(sdk)
     assert again.fingerprint == toolchain.fingerprint
     (sdk.installation.system_folder / "module/neuron/version").write_text("2.99\n")
-    changed = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    changed = opened_on(sdk)
     assert changed.fingerprint != toolchain.fingerprint, "another driver may mean other latencies"
     again.close()
     changed.close()
@@ -276,7 +275,9 @@ def test_a_profile_without_a_latency_is_a_fault_of_the_machine_by_name(sdk, tool
         toolchain.time(neff, [LEFT, RIGHT], 1, 2, 60)
 
 
-def test_an_sdk_that_breaks_later_is_not_blamed_on_the_candidate(toolchain: NeuronToolchain, tmp_path: Path) -> None:
+def test_an_sdk_that_breaks_later_is_not_blamed_on_the_candidate(
+    sdk, toolchain: NeuronToolchain, tmp_path: Path
+) -> None:
     packages = next((tmp_path / "venv").rglob("site-packages"))
     broken = packages.parent / "broken"
     (broken / "nki").mkdir(parents=True)
@@ -287,7 +288,7 @@ def test_an_sdk_that_breaks_later_is_not_blamed_on_the_candidate(toolchain: Neur
 
 
 def test_nothing_is_left_behind(sdk: PretendSdk) -> None:
-    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    toolchain = opened_on(sdk)
     folder = toolchain.compile(SUBTRACT, [A, A], 60).path.parent
     toolchain.close()
     assert not folder.exists()
@@ -299,7 +300,7 @@ RELEASES = [(2, 31), (2, 32), (2, 33), (2, 34)]
 @pytest.mark.parametrize("release", RELEASES, ids=str)
 def test_documented_flags_are_enough_on_every_release(tmp_path: Path, release: tuple[int, int]) -> None:
     sdk = PretendSdk(tmp_path, release=release, only_documented=True, site=(FIXTURES / "site", READS_TABLES))
-    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    toolchain = opened_on(sdk)
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
     assert len(toolchain.time(neff, [LEFT, RIGHT], 1, 2, 60).samples_us) == 2
@@ -319,7 +320,7 @@ def test_documented_flags_are_enough_on_every_release(tmp_path: Path, release: t
 def test_tables_are_read_from_parquet_where_json_is_gone(tmp_path: Path, state: dict[str, object]) -> None:
     sdk = PretendSdk(tmp_path, release=(2, 34), site=(FIXTURES / "site", READS_TABLES))
     sdk.behave(operands="src=bf16@0x0", **state)
-    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    toolchain = opened_on(sdk)
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     assert toolchain.time(neff, [LEFT, RIGHT], 1, 1, 60).samples_us == pytest.approx((100.0,))
     facts = toolchain.facts(neff)
@@ -340,7 +341,7 @@ def test_tables_are_read_from_parquet_where_json_is_gone(tmp_path: Path, state: 
 def test_without_tables_there_is_a_latency_and_a_word_on_what_is_not(tmp_path, caplog, site, state, says) -> None:
     sdk = PretendSdk(tmp_path, release=(2, 34), site=(FIXTURES / "site", *site))
     sdk.behave(**state)
-    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    toolchain = opened_on(sdk)
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     assert toolchain.time(neff, [LEFT, RIGHT], 1, 1, 60).samples_us == pytest.approx((100.0,))
     assert toolchain.facts(neff).hot_lines == ()

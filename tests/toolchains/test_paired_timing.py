@@ -17,10 +17,9 @@ from accelopt_core.judging.timing import TURNS, PairedTiming, time_paired
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.toolchain import TensorArgument, Timing
 from infra.neuron.compilation.compiling import Neff
-from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
-from infra.simulator.toolchain import traced_on_simulator
+from infra.neuron.toolchain import NeuronToolchain
 from infra.tasks.seed_index import load_seed
-from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
+from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk, opened_on
 
 A = TensorArgument((4, 3), "float32")
 HEAD = "import nki\nimport nki.language as nl\n\n@nki.jit\n"
@@ -35,7 +34,7 @@ def quietly(step: object, detail: str) -> None: ...
 
 
 def _paired(sdk: PretendSdk) -> PairedTiming:
-    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    toolchain = opened_on(sdk)
     kernels = [toolchain.compile(source, [A, A], 60) for source in (CANDIDATE, BEST)]
 
     def block(artifact: Neff) -> Callable[[int, float], Sequence[float]]:
@@ -63,7 +62,7 @@ def test_on_a_drifting_device_a_real_gain_of_three_percent_is_seen(sdk: PretendS
 @pytest.fixture
 def simulated(tmp_path: Path) -> Iterator[tuple[PretendSdk, NeuronToolchain]]:
     sdk = PretendSdk(tmp_path, site=SIMULATED)
-    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    toolchain = opened_on(sdk)
     yield sdk, toolchain
     toolchain.close()
 
