@@ -25,7 +25,6 @@ from tests.processes import alive, eventually
 
 SECRET = "sk-ant-api03-0123456789abcdef"
 PRIVATE = "what only its owner may read"
-
 A_KERNEL = {"kernel": "mine.py"}
 A_CHANGE = {**A_KERNEL, "tool": "merge-iterations", "site": "j#1x2"}
 
@@ -175,7 +174,6 @@ NO_REQUESTS = [
     b'{"jsonrpc": "2.0", "id": 99, "result": {}}',
     b'{"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "doctor"}}',
 ]
-
 
 NO_NUMBERS = [
     ("profile", b'{"kernel": "mine.py", "shapes": ["128x512"], "constants": [NaN]}', "constants.0"),

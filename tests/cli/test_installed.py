@@ -24,7 +24,6 @@ from tests.house.structure import ROOT
 from tests.processes import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra("dev")]
-
 KERNELS = "nki_optimizer/tree/nkibench_seeds"
 LEFT_OUT = ("tests/", "benchmarks/", "checkpoints/", "optimization_memory/", "plugins/")
 """Of the repository; with what is for a clone only, at its top."""

@@ -17,9 +17,7 @@ import pytest
 import orchestrator
 
 ROOT = Path(__file__).resolve().parents[2]
-
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
-
 QUICK = {"NKI_OPT_MENU_SECONDS": "0", "NKI_OPT_SEEDS": "0", "NKI_OPT_EXTRA_SEEDS": "1"}
 """Pricing a menu takes seconds for each kernel of a run, and seven seeds of every distribution most of its processor
 time; test_menu_run.py has a menu, and a run of a shipped task all seeds (`environment=AS_SHIPPED`)."""

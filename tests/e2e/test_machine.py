@@ -34,7 +34,6 @@ SAME = f"```python\n{SOURCE}```"
 """The kernel again: refused before it costs anything, so that a round is over after its plan."""
 REPLIES = [PLAN, SAME, SAME, SAME, SAME, LESSON]
 ROUND = ("--task", TASK, "--preset", PRESET, "--rounds", "1", "--max-repairs", "3")
-
 _ROW = re.compile(r"^\| ([a-z-]+) \| (\S+) \| .* \| ([\d.,]+) µs \|$", re.M)
 
 

@@ -87,17 +87,6 @@ def test_the_win_is_remembered_and_no_secret_is_written_anywhere(told: Told) -> 
 
 
 @pytest.mark.slow
-def test_a_kernel_in_other_words_is_told_as_a_duplicate(tmp_path: Path) -> None:
-    in_other_words = SLOW.replace("a = nl", "left = nl").replace("dst=a", "dst=left").replace("data1=a", "data1=left")
-    with WireServer([PLAN, code(in_other_words), code(FAST), SUMMARY, LESSON]) as server:
-        ran = run_with(server, "anthropic", tmp_path)
-        asked = [request.last_user_message for request in server.requests]
-    assert ran.status == 0, ran.errors + ran.output
-    assert ran.outcomes() == ["duplicate", "improved"]
-    assert "the same program as input, which came to: simulated" in asked[2]
-
-
-@pytest.mark.slow
 def test_what_a_model_declares_tunable_is_swept_without_it(tmp_path: Path) -> None:
     tunable = SLOW.replace("STEP = 256", 'STEP = 512\nTUNABLES = {"STEP": (512, 1024, 2048)}')
     with WireServer([PLAN, code(tunable), SUMMARY, LESSON]) as server:

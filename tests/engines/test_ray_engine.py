@@ -28,7 +28,6 @@ from tests.engines.cluster import SECRET_OF_THE_NODE, Cluster, running_cluster
 from tests.processes import eventually
 
 pytestmark = pytest.mark.extra("ray")
-
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 2048), ("T", 1))),), seeds=(0, 21))
 
 

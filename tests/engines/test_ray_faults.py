@@ -28,7 +28,6 @@ from tests.engines.cluster import Cluster, RayNode, running_cluster
 from tests.processes import PATIENCE_S, alive, eventually
 
 pytestmark = pytest.mark.extra("ray")
-
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 2048), ("T", 1))),), seeds=(0, 21))
 REQUEST = EvaluationRequest(TASK, Candidate("c", kernels.FAST))
 SLEEPS = (

@@ -20,7 +20,6 @@ from tests.infra.reports.test_suite import a_run
 from tests.processes import eventually
 
 pytestmark = [pytest.mark.extra("ray"), pytest.mark.slow]
-
 SECRETLESS = ("--provider", "catalogue", "--preset", "small")
 OF_THE_SUITE = ("silu", "adamw", "rope_single_freq_apply")
 

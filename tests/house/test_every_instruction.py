@@ -49,8 +49,6 @@ NO_RESULT = {
     "core_barrier", "rand_set_state", "register_alloc", "register_load", "register_move", "scalar_load", "set_rng_seed",
 }  # fmt: skip
 """They write no tile."""
-
-
 OF_THE_ENGINE = {"accumulators", "state"}
 """Operands that are registers of the engine and no argument of the call."""
 

@@ -38,7 +38,6 @@ from tests.house.structure import ROOT
 from tests.toolchains.pretend_sdk import PretendSdk
 
 EVERY = pytest.mark.parametrize("core", MACHINES.values(), ids=MACHINES)
-
 LONGEST_LINE = 110
 NO_NUMBERS = ("name", "product", "calibration", "sources")
 SYSTEMS = sorted(path.name for path in PROMPTS.glob("*_system.j2"))

@@ -17,13 +17,10 @@ from tests.toolchains import test_eras, test_routes
 from tests.toolchains.pretend_sdk import FIXTURES, PretendSdk
 
 Release = tuple[int, int]
-
 KNOWN: tuple[Release, ...] = tuple((int(major), int(minor)) for major, minor in (v.split(".") for v in VERSIONS))
 """NKI releases whose dialect the linter knows."""
-
 STANDALONE = "standalone"
 """Compiled with by all tests of the toolchain but those in test_eras.py: fixtures/site is its era."""
-
 PACKAGES = {"neuronxcc": "neuronx-cc"}
 """Of a top-level module, where the package is not called as the module is."""
 

@@ -40,7 +40,6 @@ ORDER = (
     ("nki_optimizer",),
 )
 """A room may import the rows above its own. Where two of one row import each other's like, a row is missing."""
-
 _LEVEL = {name: level for level, row in enumerate(ORDER) for name in row}
 _PACKAGES = {"accelopt_core", "infra"}
 

@@ -19,7 +19,6 @@ RETIRED = {
     "contest": "paired timing", "standing": "search state, ranking", "detour": "exploration step",
 }  # fmt: skip
 """In names of the program, word by word; with what is said instead."""
-
 EARLIER = {"rival", "max-detour"}
 """Names in files of an earlier layout, where those are read: `infra/runs/earlier_layout.py`, `config.py`."""
 

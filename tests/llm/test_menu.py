@@ -37,7 +37,6 @@ STEP = {"title": "go on", "tool": "walk", "site": "a", "rationale": "it is short
 OWN = {"title": "Load the scale once", "technique": "hoist-by-hand", "bottleneck": "memory-bound",
        "expected_gain_us": 3, "rationale": "the repeated load", "details": "above the loop"}  # fmt: skip
 
-
 TRN2_FACTS = machine_facts(machine("trn2"))
 
 

@@ -76,7 +76,6 @@ class Hang:
 
 MOST_PIECES = 50
 """The SDK builds an object for each: hundreds of them take seconds of a busy machine, longer than a test waits."""
-
 Answer = Union[str, Says, HttpFault, CutStream, QuietEnd, StreamFault, Hang]
 Script = Union[Sequence[Answer], Callable[[dict[str, Any]], Answer]]
 

@@ -111,7 +111,6 @@ BESIDE = {
     3: [fenced(with_step(128) + "\nSLOW = 1\n")],
 }
 """What it writes for the second plan of a round, where a round has two."""
-
 SAME_IN_OTHER_WORDS = 3
 """The round in which the second sample of a plan is at first the first one's program; else it is another one."""
 

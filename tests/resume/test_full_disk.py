@@ -18,7 +18,6 @@ from tests.resume.scripted_run import World
 from tests.resume.test_kill_and_resume import asked, server, state, undisturbed
 
 __all__ = ["server", "undisturbed"]  # fixtures
-
 ENOUGH_KIB = 1 << 16
 PAGE_KIB = 4
 

@@ -96,7 +96,6 @@ def test_killed_at_every_step_and_resumed_it_ends_the_same(after, stride, server
 TWO_KERNELS = ("--beam", "2", "--samples", "2", "--revert-above", "9", "--rounds", "3")
 """So far from the best as here nothing would be gone on from otherwise."""
 
-
 FOUR_LANES_OF_ROUND_2 = (
     ("a", "r001at2", "no_kernel"), ("b", "r001at2", "no_kernel"),
     ("c", "input", "incorrect"), ("d", "input", "incorrect"),

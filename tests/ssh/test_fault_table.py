@@ -181,7 +181,6 @@ LINK_FAULTS = (
     during_download, again_and_again, the_server_restarts, silence,
 )  # fmt: skip
 
-
 RARER = (after_finishing, before_the_first_upload, while_the_candidate_is_sent)
 """The others come by the same ways."""
 

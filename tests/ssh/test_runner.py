@@ -24,7 +24,6 @@ ODD_NAMES = (
     "with space.py", "quote'\".txt", "$(touch pwned)`x`;&|.txt", "-rf", "ünï/ço dé.bin", "new\nline", "%s{}\\n",
 )  # fmt: skip
 
-
 SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
 
 

@@ -17,8 +17,6 @@ from infra.tasks.seed_index import load_seed
 from tests.toolchains.pretend_sdk import PretendSdk
 
 REAL_KERNELS = True
-
-
 LIMITS = EvaluationLimits(iterations=1, warmup=1, remeasure=0)
 SOURCE = load_seed("matmul").kernel_source
 

@@ -20,8 +20,6 @@ from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.seed_index import load_seed
 
 REAL_KERNELS = True
-
-
 LIMITS = EvaluationLimits(iterations=3, warmup=1, remeasure=0)
 
 

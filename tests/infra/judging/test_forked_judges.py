@@ -26,7 +26,6 @@ from tests.e2e import kernels
 from tests.processes import alive, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each judge is started by itself")
-
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0,))
 SOURCE = kernels.FAST.replace("STEP = 2048", "STEP = 512")
 ENDLESS = "import nki\n@nki.jit\ndef kernel(*given):\n    while True:\n        pass\n"

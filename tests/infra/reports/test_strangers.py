@@ -12,7 +12,7 @@ import pytest
 
 from accelopt_core.judging.reference.verification import Reference
 from accelopt_core.task import Task
-from benchmarks.strangers import NotRun, Row, kernel_file, means, table
+from benchmarks.strangers import Row, kernel_file, means, table
 from benchmarks.strangers_cases import REFERENCES, STRANGERS, Half, Stranger, completed, cut_out
 from infra.tasks.seed_index import task_from_files
 
@@ -90,11 +90,6 @@ def other():
     exec(cut_out(text, "kernel"), names)
     assert names["kernel"](2) == 17
     assert "other" not in names
-
-
-def test_a_folder_that_is_no_checkout_is_said_to_be_none(tmp_path: Path) -> None:
-    with pytest.raises(NotRun, match="is this a checkout of ucb-bar/autocomp"):
-        kernel_file(STRANGER, tmp_path, tmp_path)
 
 
 def test_a_row_that_failed_counts_as_no_gain() -> None:

@@ -15,7 +15,6 @@ from infra.scratch_folder import ScratchFolder, clear_left_over
 from tests.processes import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
-
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 
 ENDLESS_KERNEL = """

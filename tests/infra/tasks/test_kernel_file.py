@@ -100,44 +100,64 @@ def test_a_kernel_of_a_package_has_all_that_importing_it_runs(tmp_path: Path) ->
     assert {"library", "sizes"} <= found.importable
 
 
-def test_relative_imports_need_no_init_files(tmp_path: Path) -> None:
-    files = {"pack/kernels/k.py": "from ..help import f\n" + JIT.format("kernel"), "pack/help.py": "def f(): pass\n"}
-    found = around(tmp_path, "pack/kernels/k.py", files)
-    assert found.module == "pack.kernels.k" and paths(found) == ["pack/help.py"]
+K = JIT.format("kernel")
+LAZY = (
+    "import importlib\n\n\ndef __getattr__(name):\n"
+    "    return getattr(importlib.import_module('.lazy', __name__), name)\n"
+)
+LOADED: dict[str, tuple[str, str, dict[str, str], str]] = {
+    # what: the kernel's file, its module, all files, and those that are loaded with it
+    "relative imports need no __init__": (
+        "pack/kernels/k.py", "pack.kernels.k", {"pack/kernels/k.py": "from ..help import f\n" + K, "pack/help.py": ""},
+        "pack/help.py",
+    ),
+    "a file beside the kernel, as when Python runs it": (
+        "my-kernels/k.py", "k",
+        {"my-kernels/k.py": "import math\nimport numpy as np\nimport helpers\nimport tools.sizes\n" + K,
+         "my-kernels/helpers.py": "", "my-kernels/tools/sizes.py": "", "my-kernels/numpy.py": "raise ImportError\n",
+         "my-kernels/math.py": "raise ImportError\n"},
+        "helpers.py tools/sizes.py",
+    ),
+    "in a circle, and the kernel too": (
+        "pack/k.py", "pack.k",
+        {"pack/__init__.py": "from .k import kernel\n", "pack/k.py": "from . import a\n" + K,
+         "pack/a.py": "from . import b\n", "pack/b.py": "from . import a, k\n"},
+        "pack/__init__.py pack/a.py pack/b.py",
+    ),
+    "a lone kernel of a name of Python's": (
+        "math.py", "top.math", {"math.py": "import helpers\n" + K, "helpers.py": ""}, "top/helpers.py",
+    ),
+    "no Python, for the compiler to complain of": (
+        "k.py", "k", {"k.py": "import broken\n" + K, "broken.py": "def f(:\n"}, "broken.py",
+    ),
+    "packages without __init__, and files of the project": (
+        "repo/examples/ns/b/k.py", "ns.b.k",
+        {"repo/pyproject.toml": "", "repo/src/library/__init__.py": "", "repo/src/library/sizes.py": "P = 128\n",
+         "repo/tools/names.py": "import examples.more\n", "repo/examples/more.py": "",
+         "repo/examples/ns/b/k.py": "import library.sizes\nfrom ns.a.help import f\nfrom tools import names\n" + K,
+         "repo/examples/ns/a/help.py": "def f(): pass\n"},
+        "examples/more.py library/__init__.py library/sizes.py ns/a/help.py tools/names.py",
+    ),
+    "imported in less plain ways": (
+        "pack/k.py", "pack.k",
+        {"pack/__init__.py": LAZY, "pack/lazy.py": "def f(): pass\n",
+         "pack/k.py": "from . import f\nfrom .all import *\n" + K, "pack/all/__init__.py": "__all__ = ['one']\n",
+         "pack/all/one.py": "try:\n    from ........far import away\nexcept ImportError:\n    pass\n"},
+        "pack/__init__.py pack/all/__init__.py pack/all/one.py pack/lazy.py",
+    ),
+}  # fmt: skip
 
 
-def test_a_file_beside_the_kernel_is_found_as_when_python_runs_the_kernel(tmp_path: Path) -> None:
-    files = {
-        "my-kernels/k.py": "import helpers\nimport tools.sizes\n" + JIT.format("kernel"),
-        "my-kernels/helpers.py": "def f(): pass\n",
-        "my-kernels/tools/sizes.py": "P = 128\n",
-        "my-kernels/numpy.py": "raise ImportError('not this one')\n",
-        "my-kernels/math.py": "raise ImportError('nor this')\n",
-    }
-    files["my-kernels/k.py"] = "import math\nimport numpy as np\n" + files["my-kernels/k.py"]
-    found = around(tmp_path, "my-kernels/k.py", files)
-    assert found.module == "k" and paths(found) == ["helpers.py", "tools/sizes.py"]
-    assert found.importable == {"helpers", "tools"}
-
-
-def test_neighbours_may_import_each_other_in_a_circle_and_the_kernel_too(tmp_path: Path) -> None:
-    files = {
-        "pack/__init__.py": "from .k import kernel\n",
-        "pack/k.py": "from . import a\n" + JIT.format("kernel"),
-        "pack/a.py": "from . import b\n",
-        "pack/b.py": "from . import a, k\n",
-    }
-    assert paths(around(tmp_path, "pack/k.py", files)) == ["pack/__init__.py", "pack/a.py", "pack/b.py"]
+@pytest.mark.parametrize("what", LOADED)
+def test_what_importing_the_kernel_loads_is_loaded_with_it(tmp_path: Path, what: str) -> None:
+    kernel, module, files, loaded = LOADED[what]
+    found = around(tmp_path / "top", kernel, files)
+    assert (found.module, paths(found)) == (module, loaded.split())
 
 
 def test_a_kernel_that_imports_no_neighbour_stands_alone_wherever_it_lies(tmp_path: Path) -> None:
     files = {"pack/__init__.py": "from . import other\n", "pack/other.py": "", "pack/k.py": JIT.format("kernel")}
     assert around(tmp_path, "pack/k.py", files) == ALONE
-
-
-def test_a_neighbour_that_is_no_python_travels_for_the_compiler_to_complain_of(tmp_path: Path) -> None:
-    files = {"k.py": "import broken\n" + JIT.format("kernel"), "broken.py": "def f(:\n"}
-    assert paths(around(tmp_path, "k.py", files)) == ["broken.py"]
 
 
 @pytest.mark.parametrize(
@@ -164,43 +184,6 @@ def test_a_name_that_python_cannot_import_is_replaced_by_one_that_it_can(tmp_pat
     found = around(top, kernel, files)
     assert found.module == module.format("top")
     assert paths(found) == [f"{found.path.rpartition('/')[0]}/helpers.py"]
-
-
-def test_a_lone_kernel_of_a_name_of_pythons_is_imported_by_another(tmp_path: Path) -> None:
-    files = {"math.py": "import helpers\n" + JIT.format("kernel"), "helpers.py": ""}
-    found = around(tmp_path / "top", "math.py", files)
-    assert (found.module, paths(found)) == ("top.math", ["top/helpers.py"])
-
-
-def test_packages_without_init_files_and_files_of_the_project_are_found_by_their_whole_name(tmp_path: Path) -> None:
-    files = {
-        "repo/pyproject.toml": "",
-        "repo/src/library/__init__.py": "",
-        "repo/src/library/sizes.py": "P = 128\n",
-        "repo/tools/names.py": "import examples.more\n",
-        "repo/examples/more.py": "",
-        "repo/examples/ns/b/k.py": "import library.sizes\nfrom ns.a.help import f\nfrom tools import names\n"
-        + JIT.format("kernel"),
-        "repo/examples/ns/a/help.py": "def f(): pass\n",
-    }
-    found = around(tmp_path, "repo/examples/ns/b/k.py", files)
-    assert found.module == "ns.b.k"
-    assert paths(found) == [
-        "examples/more.py", "library/__init__.py", "library/sizes.py", "ns/a/help.py", "tools/names.py",
-    ]  # fmt: skip
-
-
-def test_what_is_imported_in_less_plain_ways_is_found_too(tmp_path: Path) -> None:
-    files = {
-        "pack/__init__.py": "import importlib\n\n\ndef __getattr__(name):\n"
-        "    return getattr(importlib.import_module('.lazy', __name__), name)\n",
-        "pack/lazy.py": "def f(): pass\n",
-        "pack/k.py": "from . import f\nfrom .all import *\n" + JIT.format("kernel"),
-        "pack/all/__init__.py": "__all__ = ['one']\n",
-        "pack/all/one.py": "try:\n    from ........far import away\nexcept ImportError:\n    pass\n",
-    }
-    found = around(tmp_path, "pack/k.py", files)
-    assert paths(found) == ["pack/__init__.py", "pack/all/__init__.py", "pack/all/one.py", "pack/lazy.py"]
 
 
 def test_files_are_read_as_python_reads_them_and_travel_as_utf_8(tmp_path: Path) -> None:
