@@ -20,7 +20,6 @@ from tests.house.structure import ROOT
 
 SMALL = REFERENCE.replace("2048, 4", "512, 2")
 SERVER = (str(ROOT / "orchestrator.py"), "mcp")
-
 Came = TypeVar("Came")
 
 

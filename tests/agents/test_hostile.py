@@ -25,7 +25,6 @@ from tests.processes import alive, eventually
 
 SECRET = "sk-ant-api03-0123456789abcdef"
 PRIVATE = "what only its owner may read"
-
 A_KERNEL = {"kernel": "mine.py"}
 A_CHANGE = {**A_KERNEL, "tool": "merge-iterations", "site": "j#1x2"}
 
@@ -155,17 +154,10 @@ def test_a_file_that_is_too_large_and_a_neighbour_that_lies_elsewhere_are_refuse
     assert listing(work.parent) == before
 
 
-# --- without the client's good manners ------------------------------------------------------------------
-
-
 GARBAGE = [
-    b"not json",
-    b"\xff\xfe\x00\x80",
-    b"[" * 100_000,
-    b'"a text"',
-    b"[1, 2]",
+    b"not json", b"\xff\xfe\x00\x80", b"[" * 100_000, b'"a text"', b"[1, 2]",
     b'{"jsonrpc": "2.0", "method": "x", "params": {"id": 7, "name": "' + b"x" * (1 << 20) + b'"}}',
-]
+]  # fmt: skip
 TOO_LONG = [
     (b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "' + b"x" * (1 << 20) + b'"}}', 7),
     (b'{"method":"tools/call","jsonrpc":"2.0","id":"a1","params":{"id":8,"name":"' + b"x" * (1 << 20) + b'"}}', "a1"),
@@ -182,7 +174,6 @@ NO_REQUESTS = [
     b'{"jsonrpc": "2.0", "id": 99, "result": {}}',
     b'{"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "doctor"}}',
 ]
-
 
 NO_NUMBERS = [
     ("profile", b'{"kernel": "mine.py", "shapes": ["128x512"], "constants": [NaN]}', "constants.0"),
@@ -246,7 +237,6 @@ def in_the_middle_of_an_evaluation(wire: Wire, work: Path) -> set[int]:
 
 
 def _closes_its_end(wire: Wire) -> None:
-    assert wire.process.stdin is not None
     wire.process.stdin.close()
 
 
@@ -418,9 +408,7 @@ def test_settings_in_the_folder_are_not_the_server_s(tmp_path: Path) -> None:
     assert not terms.asks_models and terms.settings.run.checkpoints == tmp_path / "checkpoints"
 
 
-def test_a_server_does_not_start_where_every_file_is_below_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_does_not_start_where_every_file_is_below_it(monkeypatch, capsys) -> None:
     monkeypatch.chdir("/")
     assert orchestrator.main(["mcp"]) == 2
     assert "start it where the kernels are" in capsys.readouterr().err
@@ -435,21 +423,7 @@ def test_keys_alone_make_no_server_ask_a_model(tmp_path: Path) -> None:
     assert asking.hidden({SECRET: [f"x{SECRET}y", 1, None]}) == {"[hidden]": ["x[hidden]y", 1, None]}
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [(["--in-place", "--kernel", "mine.py"], "--kernel"), (["--suite", "nkibench"], "--suite"), (["--json"], "--json")],
-)
-def test_flags_of_one_kernel_are_none_of_a_server(
-    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert orchestrator.main(["mcp", *flags]) == 2
-    errors = capsys.readouterr().err
-    assert said in errors and len(errors.splitlines()) == 1
-
-
-def test_without_its_package_the_server_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_its_package_the_server_names_the_extra(monkeypatch, capsys) -> None:
     monkeypatch.setattr(server, "PACKAGE", "no_such_package_as_mcp")
     assert orchestrator.main(["mcp"]) == 2
     errors = capsys.readouterr().err

@@ -72,9 +72,6 @@ def test_every_field_and_verdict_that_the_skill_names_is_there() -> None:
     assert verdicts == {"measured", "compile_failed", "incorrect", "implausible", "timed_out", "crashed"}
 
 
-# --- the tools ------------------------------------------------------------------------------------------
-
-
 def test_every_tool_is_carried_out_has_a_schema_and_says_what_to_call_next() -> None:
     schemas = {schema_file(kind) for kind in KINDS}
     for tool in TOOLS.values():
@@ -90,11 +87,3 @@ def test_the_page_lists_every_tool_with_its_document() -> None:
     rows = re.findall(r"^\| (`[\w`, ]+) \| .* \| `([\w/]+)` \|$", page, re.M)
     listed = {name: gives for names, gives in rows for name in re.findall(r"`(\w+)`", names)}
     assert listed == {tool.name: tool.gives for tool in TOOLS.values()}
-
-
-def test_agents_that_change_the_code_find_their_page_under_either_name() -> None:
-    assert "@AGENTS.md" in (ROOT / "CLAUDE.md").read_text(encoding="utf-8")
-    rules = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
-    assert "docs/architecture.md" in rules and len(rules.splitlines()) < 80
-    for path in re.findall(r"`((?:docs|tests|skills|nki_sim)/[\w./-]+)`", rules):
-        assert (ROOT / path).exists(), path

@@ -26,7 +26,6 @@ class Wire:
         self._read = b""
 
     def send(self, line: bytes) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(line + b"\n")
         self.process.stdin.flush()
 
@@ -75,7 +74,6 @@ def served(work: Path, *flags: str, **variables: str) -> Iterator[Wire]:
         process.kill()
         process.wait()
         for stream in (process.stdin, process.stdout):
-            assert stream is not None
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
 

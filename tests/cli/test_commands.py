@@ -17,7 +17,6 @@ from infra.command_line import command_help, parser
 from infra.runs.default_folders import default_folders, is_installed
 from infra.terminal.started_as import program, started_as
 from infra.toml_files import read_toml
-from nki_optimizer import completion
 from nki_optimizer.wheel_files import Extras
 from tests.house.structure import PACKAGES, ROOT, TOP, modules
 from tests.processes import PATIENCE_S
@@ -36,21 +35,6 @@ def command(name: str, *arguments: str, folder: Path) -> subprocess.CompletedPro
     return subprocess.run(
         [sys.executable, "-I", "-c", code, *arguments], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S
     )
-
-
-@pytest.mark.parametrize("argument", ["--help", "--version", "--no-such-flag"])
-def test_what_needs_no_command_loads_none(argument: str) -> None:
-    """Two seconds of a processor, when it did."""
-    late = {"numpy", "ml_dtypes", "numba", "pydantic", "rich", "jinja2", "paramiko", "anthropic", "openai", "nki_sim"}
-    code = (
-        "import sys, orchestrator\n"
-        "try: orchestrator.main(sys.argv[1:])\n"
-        f"finally: print(sorted({late!r} & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, argument], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert done.stderr.splitlines()[-1] == "[]", done.stderr
 
 
 def test_the_optimizer_starts_from_any_folder(tmp_path: Path) -> None:
@@ -82,9 +66,6 @@ def test_the_simulator_enters_the_environment_when_its_python_has_nothing(tmp_pa
     assert done.stdout.splitlines() == ["set up", "entered with -m nki_sim check a kernel.py"], done.stderr
 
 
-# --- the library ------------------------------------------------------------------------------------
-
-
 def test_the_package_offers_the_kernel_class() -> None:
     assert nki_optimizer.NKIKernel is nki_kernel.NKIKernel and nki_optimizer.TREE == ROOT
     with pytest.raises(AttributeError, match="has no attribute 'Kernel'"):
@@ -107,9 +88,6 @@ def test_a_package_of_the_callers_under_one_of_our_names_is_named(tmp_path: Path
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1 and f"{tmp_path}/infra/__init__.py has that name" in done.stderr
-
-
-# --- what a wheel has -------------------------------------------------------------------------------
 
 
 def test_a_wheel_has_every_part_of_the_program() -> None:
@@ -135,9 +113,6 @@ def test_an_extra_that_is_a_plugin_is_installed_from_where_it_stands(tmp_path: P
     assert extras() == {"abacus": [beside], "test": ["pytest"]}
 
 
-# --- where things are kept --------------------------------------------------------------------------
-
-
 def test_a_clone_keeps_everything_beside_the_program(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").touch()
     kept = default_folders(tmp_path, {"XDG_DATA_HOME": "/data"}, Path("/elsewhere"))
@@ -150,9 +125,7 @@ def test_a_clone_keeps_everything_beside_the_program(tmp_path: Path) -> None:
     ("named", "data"),
     [(None, "{home}/.local/share"), ("", "{home}/.local/share"), ("a/b", "{home}/.local/share"), ("/data", "/data")],
 )
-def test_installed_it_keeps_everything_in_the_users_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, data: str
-) -> None:
+def test_installed_it_keeps_everything_in_the_users_folders(tmp_path, monkeypatch, named, data) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     environment = {} if named is None else {"XDG_DATA_HOME": named}
     kept = default_folders(tmp_path, environment, Path("/where/it/began"))
@@ -199,29 +172,6 @@ def test_texts_name_pages_that_there_are_and_where_they_lie(tmp_path: Path, monk
     assert " docs/" not in helped and "(docs/" not in helped
 
 
-def test_what_the_library_raises_names_commands_and_pages_as_they_are_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("infra.terminal.started_as.is_installed", lambda tree: True)
-    (tmp_path / "mine.py").write_text("import nki\n\n\n@nki.jit\ndef kernel(x):\n    return x\n")
-    (tmp_path / "ref.py").write_text("def forward(x):\n    return x\n")
-    mine, ref = tmp_path / "mine.py", tmp_path / "ref.py"
-    for call in (nki_optimizer.optimize, nki_optimizer.evaluate):
-        with pytest.raises(nki_optimizer.TaskInvalid) as invalid:
-            call(mine, ref, provider="catalogue")
-        assert f"({ROOT}/docs/tasks.md)" in str(invalid.value)
-        ref.rename(tmp_path / "kept.py")
-        with pytest.raises(nki_optimizer.TaskNotFound) as missing:
-            call(mine, provider="catalogue")
-        assert str(missing.value).endswith(f"or begin one with `nki-optimizer init {mine}`")
-        (tmp_path / "kept.py").rename(ref)
-    with pytest.raises(nki_optimizer.TaskInvalid) as profiled:
-        nki_optimizer.NKIKernel(str(mine), str(ref)).profile()
-    assert f"({ROOT}/docs/tasks.md)" in str(profiled.value)
-
-
-# --- completion -------------------------------------------------------------------------------------
-
 PRESS_TAB = """
 source "$1"; shift
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*" COMP_POINT=${#COMP_LINE}
@@ -263,8 +213,3 @@ def test_a_shell_completes(scripts: Path, typed: str, completed: set[str]) -> No
         ["bash", "-c", PRESS_TAB, "bash", str(scripts / words[0]), *words], cwd=scripts, capture_output=True, text=True
     )
     assert set(done.stdout.split()) == completed, done.stderr
-
-
-def test_another_shell_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert completion.print_script(completion.simulator(), "csh") == 2
-    assert capsys.readouterr().err.startswith("nki-sim: completion for csh? there is bash or ")

@@ -32,9 +32,6 @@ def mistake(folder: Path, flags: str = "", toml: str | None = None, **environmen
     return str(failure.value)
 
 
-# --- precedence -----------------------------------------------------------------------------------
-
-
 def test_nothing_given_is_the_defaults_and_the_command_run(tmp_path: Path) -> None:
     invocation = given(tmp_path)
     assert invocation.settings == Settings() and invocation.command == "run" and not invocation.origins
@@ -51,9 +48,7 @@ def test_nothing_given_is_the_defaults_and_the_command_run(tmp_path: Path) -> No
         (None, "", "--rounds 3 --rounds 4", 4, "--rounds"),
     ],
 )
-def test_flags_beat_the_environment_which_beats_the_file(
-    tmp_path: Path, toml: str | None, variable: str, flags: str, rounds: int, origin: str | None
-) -> None:
+def test_flags_beat_the_environment_which_beats_the_file(tmp_path, toml, variable, flags, rounds, origin) -> None:
     invocation = given(tmp_path, flags, toml, NKI_OPT_ROUNDS=variable)
     assert invocation.settings.run.rounds == rounds
     assert invocation.origins.get("run.rounds") == origin
@@ -137,17 +132,11 @@ def test_values_have_their_types(tmp_path: Path, flags: str, group: str, name: s
     assert read_value == value and type(read_value) is type(value)
 
 
-@pytest.mark.parametrize(("text", "value"), [("1", True), ("yes", True), ("TRUE", True), ("0", False), ("off", False)])
-def test_yes_and_no_in_the_environment(tmp_path: Path, text: str, value: bool) -> None:
-    assert given(tmp_path, NKI_OPT_ACCEPT_NEW_HOST_KEY=text).settings.target.accept_new_host_key is value
-
-
-def test_a_file_may_use_dashes_underscores_or_the_full_name_with_its_unit(tmp_path: Path) -> None:
+def test_a_file_and_the_environment_may_say_it_as_they_say_things(tmp_path: Path) -> None:
     for key in ("max-cost", "max_cost", "max_cost_usd"):
         assert given(tmp_path, "", f"[budget]\n{key} = 3").settings.budget.max_cost_usd == 3.0
-
-
-def test_hosts_and_cores_may_stand_in_a_file_and_in_the_environment(tmp_path: Path) -> None:
+    for text, value in (("1", True), ("yes", True), ("TRUE", True), ("0", False), ("off", False)):
+        assert given(tmp_path, NKI_OPT_ACCEPT_NEW_HOST_KEY=text).settings.target.accept_new_host_key is value
     read_file = given(tmp_path, "", '[target]\nhost = ["a", "b"]\ncores = [0, 5]').settings.target
     assert (read_file.host, read_file.cores) == (("a", "b"), (0, 5))
     assert given(tmp_path, "", '[target]\nhost = "a"').settings.target.host == ("a",), "one needs no brackets"
@@ -155,13 +144,9 @@ def test_hosts_and_cores_may_stand_in_a_file_and_in_the_environment(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("stored", "expected"), [(None, ()), ("a.example", ("a.example",)), (["a", "b"], ("a", "b"))])
-def test_a_run_of_an_earlier_release_with_one_host_or_none_can_be_resumed(
-    stored: object, expected: tuple[str, ...]
-) -> None:
+def test_a_run_of_an_earlier_release_with_one_host_or_none_can_be_resumed(stored, expected) -> None:
     assert config.from_document({"target": {"host": stored}}, "run x").target.host == expected
 
-
-# --- mistakes -------------------------------------------------------------------------------------
 
 MISTAKES = [
     # flags
@@ -169,7 +154,6 @@ MISTAKES = [
     ("--frobnicate", None, {}, "unknown flag --frobnicate: see --help"),
     ("--rounds", None, {}, "--rounds: expected one argument"),
     ("--rounds abc", None, {}, "--rounds: 'abc' is not a whole number"),
-    ("--rounds 2.5", None, {}, "--rounds: '2.5' is not a whole number"),
     ("--rounds 0", None, {}, "--rounds: 0 must be at least 1"),
     ("--noise -1", None, {}, "--noise: -1.0 must be at least 0"),
     ("--noise nan", None, {}, "--noise: nan is not a finite number"),
@@ -177,31 +161,23 @@ MISTAKES = [
     ("--tolerance 1", None, {}, "--tolerance: 1.0 must be less than 1"),
     ("--provider gpt", None, {}, "--provider: 'gpt' is not one of auto, anthropic"),
     ("--seeds 1,two", None, {}, "--seeds: 'two' is not a whole number"),
-    ("--kernel=", None, {}, "--kernel: '' is empty"),
-    ("--kernel ~nobody-of-that-name/k.py", None, {}, "--kernel"),
     ("--run-id ../x", None, {}, "--run-id: '../x'"),
     ("--round 5", None, {}, "unknown flag --round: did you mean --rounds?"),  # no guessing at abbreviations
     # words
     ("runs x", None, {}, "'x' is one word too many"),
     ("mine.py", None, {}, "for a file write --kernel mine.py"),
-    ("dir/mine", None, {}, "for a file write --kernel dir/mine"),
-    ("my.toml", None, {}, "for a file write --config my.toml"),
     ("dcotor", None, {}, "did you mean the command doctor?"),
     ("optimise", None, {}, "did you mean --kernel FILE.py?"),
-    ("a!b", None, {}, "neither a host (USER@HOST) nor a command"),
     # the file
     ("", "[run]\nroundz = 5", {}, "nki-optimizer.toml: unknown setting [run] roundz: did you mean [run] rounds?"),
     ("", "[run]\nhost = 'x'", {}, "[run] host belongs in [target]"),
-    ("", "[rum]\nrounds = 5", {}, "did you mean [run]?"),
     ("", "rounds = 5", {}, "rounds belongs in [run]"),
     ("", "run = 5", {}, "write [run] on a line of its own"),
     ("", "[run]\nrounds = '5'", {}, "[run] rounds: need a whole number, not str '5'"),
     ("", "[run]\nrounds = true", {}, "[run] rounds: need a whole number, not bool True"),
-    ("", "[run]\nrounds = 5.0", {}, "[run] rounds: need a whole number, not float 5.0"),
     ("", "[run]\nin-place = 1", {}, "[run] in-place: need true or false, not int 1"),
     ("", "[run]\nkernel = 5", {}, "[run] kernel: need text in quotes, not int 5"),
     ("", "[verification]\nseeds = 5", {}, "[verification] seeds: need a list"),
-    ("", "[verification]\nseeds = [1, 'x']", {}, "[verification] seeds: need a whole number"),
     ("", "[run\nrounds = 5", {}, "nki-optimizer.toml"),
     ("", "[guard]\nnoise = 2", {}, "nki-optimizer.toml: [guard] noise: 2.0 must be less than 1"),
     # the environment
@@ -213,12 +189,9 @@ MISTAKES = [
     ("--problem ref.py", None, {}, "--problem: a reference needs the kernel"),
     ("--remote-simulator", None, {}, "--remote-simulator: on which host?"),
     ("a.example --cores 0,1,0", None, {}, "--cores: 0 is named twice"),
-    ("a.example --cores 0,x", None, {}, "--cores: 'x' is not a whole number"),
     ("a.example b.example a.example", None, {}, "--host: 'a.example' is named twice"),
     ("a.example ssh://a.example", None, {}, "--host: 'a.example' is named twice"),
     ("ssh://a.example/work", None, {}, "'ssh://a.example/work' is not a host: an ssh:// address ends after its port"),
-    ("a.example k.py", None, {}, "for a file write --kernel k.py"),
-    ("a.example doctor", None, {}, "did you mean the command doctor"),
     ("runs a.example", None, {}, "'a.example' is one word too many for `runs`"),
     ("", None, {"NKI_OPT_REMOTE_SIMULATOR": "1"}, "NKI_OPT_REMOTE_SIMULATOR: on which host?"),
     ("--provider command", None, {}, "--provider: command needs --model-command"),
@@ -227,9 +200,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("flags", "toml", "environment", "says"), MISTAKES, ids=[case[3][:60] for case in MISTAKES])
-def test_a_mistake_is_one_line_that_says_where_and_what_is_legal(
-    tmp_path: Path, flags: str, toml: str | None, environment: dict[str, str], says: str
-) -> None:
+def test_a_mistake_is_one_line_that_says_where_and_what_is_legal(tmp_path, flags, toml, environment, says) -> None:
     assert says in mistake(tmp_path, flags, toml, **environment)
 
 
@@ -248,9 +219,7 @@ SECRET = "sk-very-secret"
         (f"--unknown={SECRET}", None, {}),
     ],
 )
-def test_a_key_in_the_wrong_place_is_refused_and_never_repeated(
-    tmp_path: Path, flags: str, toml: str | None, environment: dict[str, str]
-) -> None:
+def test_a_key_in_the_wrong_place_is_refused_and_never_repeated(tmp_path, flags, toml, environment) -> None:
     assert SECRET not in mistake(tmp_path, flags, toml, **environment)
 
 
@@ -259,25 +228,14 @@ def test_keys_in_the_environment_reach_no_setting(tmp_path: Path) -> None:
     assert invocation.settings == Settings() and SECRET not in config.to_toml(invocation)
 
 
-# --- help, and writing back -----------------------------------------------------------------------
-
-
-def help_text() -> str:
+def test_help_names_every_setting_its_default_and_the_commands() -> None:
     out = io.StringIO()
     with redirect_stdout(out), pytest.raises(SystemExit) as left:
         read(["--help"], {}, Path("/"))
-    assert left.value.code == 0
-    return out.getvalue()
-
-
-def test_help_names_every_setting_its_default_and_the_commands() -> None:
-    text = help_text()
-    for _, spec in EVERY_SPEC:
-        assert spec.flag in text, spec.flag
-    for command in config.COMMANDS[1:]:
-        assert f"  {command} " in text
-    assert "[10]" in text and "./run.sh ubuntu@10.0.0.1" in text and "exit codes" in text
-    assert max(len(line) for line in text.splitlines()) <= 114
+    text = out.getvalue()
+    assert left.value.code == 0 and not [spec.flag for _, spec in EVERY_SPEC if spec.flag not in text]
+    assert not [command for command in config.COMMANDS[1:] if f"  {command} " not in text]
+    assert "[10]" in text and max(len(line) for line in text.splitlines()) <= 114
 
 
 @pytest.mark.parametrize(("group", "spec"), EVERY_SPEC, ids=[spec.name for _, spec in EVERY_SPEC])
@@ -318,11 +276,6 @@ def test_every_setting_is_used_by_the_program(group: str, spec) -> None:
     where = ("infra/assembly/*.py", "infra/commands/*.py")
     program = "".join(path.read_text() for pattern in where for path in config.PROJECT.glob(pattern))
     assert re.search(rf"\.{spec.field}\b", program)
-
-
-def test_a_setting_built_by_hand_is_checked_like_one_that_is_read() -> None:
-    with pytest.raises(SettingsError, match="rounds: 0 must be at least 1"):
-        config.RunSettings(rounds=0)
 
 
 @pytest.mark.parametrize("order", [1, -1])

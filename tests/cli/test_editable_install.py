@@ -85,21 +85,17 @@ def test_site_packages_hold_a_path_and_no_copy(site: Path) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", ["/", "another clone"])
-def test_a_change_and_a_pull_are_what_runs_in_any_folder(
-    origin: Path, clone: Path, site: Path, tmp_path: Path, elsewhere: str
-) -> None:
+def test_a_change_and_a_pull_are_what_runs_in_any_folder(origin, clone, site, tmp_path, elsewhere) -> None:
     folder = Path(elsewhere)
     if elsewhere != "/":  # a checkout that is not the one installed: its files are below the folder, not in it
         git(tmp_path, "clone", "-q", str(origin), str(tmp_path / "other"))
         folder = tmp_path
     *files, mark = used(site, folder)
     assert all(Path(file).is_relative_to(clone) for file in files) and mark == "None"
-
     text = (clone / "nki_sim" / "__init__.py").read_text()
     (clone / "nki_sim" / "__init__.py").write_text(text + 'MARK = "changed"\n')
     assert used(site, folder)[-1] == "changed"
     git(clone, "checkout", "-q", "nki_sim/__init__.py")
-
     (origin / "nki_sim" / "__init__.py").write_text(text + f'MARK = "newer, {folder.name}"\n')
     git(origin, "commit", "-q", "-a", "-m", "newer")
     git(clone, "pull", "-q")

@@ -24,7 +24,6 @@ from tests.house.structure import ROOT
 from tests.processes import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra("dev")]
-
 KERNELS = "nki_optimizer/tree/nkibench_seeds"
 LEFT_OUT = ("tests/", "benchmarks/", "checkpoints/", "optimization_memory/", "plugins/")
 """Of the repository; with what is for a clone only, at its top."""
@@ -45,14 +44,9 @@ def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     _succeed(sys.executable, "-m", "venv", str(folder))
     (wheel,) = built.glob("*.whl")
     _succeed(
-        str(folder / "bin" / "python"),
-        "-m",
-        "pip",
-        "install",
-        "--no-compile",
-        "--disable-pip-version-check",
+        str(folder / "bin" / "python"), "-m", "pip", "install", "--no-compile", "--disable-pip-version-check",
         str(wheel),
-    )
+    )  # fmt: skip
     return folder
 
 
@@ -71,13 +65,9 @@ def start(environment: Path, folder: Path, *argv: str) -> subprocess.CompletedPr
     (folder / "work").mkdir(exist_ok=True)
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
     return subprocess.run(
-        [str(environment / "bin" / argv[0]), *argv[1:]],
-        cwd=folder / "work",
-        env={**kept, "HOME": str(folder / "home")},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+        [str(environment / "bin" / argv[0]), *argv[1:]], cwd=folder / "work",
+        env={**kept, "HOME": str(folder / "home")}, capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
 
 
 def test_only_two_names_reach_site_packages(built: Path) -> None:
@@ -107,9 +97,7 @@ def test_the_wheel_has_every_file_of_the_program_and_the_source_every_file(built
     assert inside == wanted | {"orchestrator.py", "config.py", "bootstrap.py", "setup_trn2.sh", "README.md"}
 
 
-def test_a_run_leaves_its_results_with_the_user_and_nothing_in_the_installation(
-    environment: Path, site: Path, tmp_path: Path
-) -> None:
+def test_a_run_leaves_its_results_with_the_user_and_nothing_in_the_installation(environment, site, tmp_path) -> None:
     def installed() -> set[str]:
         return {str(path) for path in site.rglob("*") if "__pycache__" not in path.parts}
 

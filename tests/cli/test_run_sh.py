@@ -72,10 +72,10 @@ def make_project(folder: Path) -> Path:
 
 
 def run(
-    project: Path, *arguments: str, cwd: Path | None = None, **environment: str
+    project: Path, *arguments: str, cwd: Path | None = None, script: str = "run.sh", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(project / "run.sh"), *arguments], cwd=cwd or project, env=surroundings(**environment), capture_output=True,
+        [str(project / script), *arguments], cwd=cwd or project, env=surroundings(**environment), capture_output=True,
         text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -111,24 +111,11 @@ def test_the_second_start_sets_nothing_up(ready) -> None:
     assert ready_file.stat().st_mtime_ns == before
 
 
-def test_setup_alone_runs_nothing(ready) -> None:
-    project, _ = ready
-    done = run(project, "--setup")
-    assert (done.returncode, done.stdout) == (0, "")
-
-
 def test_it_is_started_through_a_symbolic_link_from_anywhere(ready, tmp_path: Path) -> None:
     project, _ = ready
     (tmp_path / "link").symlink_to(project / "run.sh")
     (tmp_path / "second").symlink_to("link")
-    done = subprocess.run(
-        [str(tmp_path / "second"), "x"],
-        cwd=tmp_path,
-        env=surroundings(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    done = run(tmp_path, "x", script="second")
     assert f"at {tmp_path} with ['x']" in done.stdout, done.stderr
 
 
@@ -158,15 +145,6 @@ def test_a_package_index_that_is_not_reached_is_one_line_and_the_next_start_trie
     assert done.returncode == 2 and len(lines) == 2 and "cannot reach the package index" in lines[1]
     assert not (project / ".venv" / ".ready").exists() and not (project / ".venv.setup").exists()
     assert run(project).returncode == 3
-
-
-def test_another_failure_shows_pips_own_error(ready, tmp_path: Path) -> None:
-    project = tmp_path / "copy"
-    shutil.copytree(ready[0], project, symlinks=True)
-    done = run(project, TEST_DEPENDENCIES="a-package-nobody-has")
-    assert done.returncode == 2
-    assert "No matching distribution found for a-package-nobody-has" in done.stderr or "ERROR" in done.stderr
-    assert "install.log" in done.stderr
 
 
 def only_tools(folder: Path) -> Path:

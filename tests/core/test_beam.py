@@ -92,19 +92,13 @@ def test_every_parent_has_its_plans_and_every_plan_its_samples() -> None:
     assert [[plan.title for plan in context.planned] for context in script.contexts] == [[], ["a"]]
 
 
-def test_a_plan_that_a_tool_carries_out_is_written_once() -> None:
-    script = BeamScript({"k": 100, "k + a": 90}, by_tool=True)
+@pytest.mark.parametrize(("by_tool", "samples", "lanes"), [(True, 5, 1), (False, 1, 1)])
+def test_a_plan_that_a_tool_carries_out_is_written_once_and_told_from_a_model_s(by_tool, samples, lanes) -> None:
+    script = BeamScript({"k": 100, "k + a": 90}, by_tool=by_tool)
     script.ideas["k"] = ["a"]
-    result = script.go(replace(BEAM, samples=5))
-    assert told(result.attempts) == [("r001at1", "input", "improved")] and result.attempts[0].lanes == 1
-    assert [request.by_tool for request in script.requests] == [True]
-
-
-def test_what_a_model_writes_is_no_change_of_the_catalogue() -> None:
-    script = BeamScript({"k": 100, "k + a": 90})
-    script.ideas["k"] = ["a"]
-    script.go(BEAM)
-    assert [request.by_tool for request in script.requests] == [False]
+    result = script.go(replace(BEAM, samples=samples))
+    assert told(result.attempts) == [("r001at1", "input", "improved")] and result.attempts[0].lanes == lanes
+    assert [request.by_tool for request in script.requests] == [by_tool]
 
 
 def two_ways() -> BeamScript:
@@ -115,7 +109,7 @@ def two_ways() -> BeamScript:
     return script
 
 
-def test_the_next_round_starts_from_the_fastest_of_each_kind() -> None:
+def test_which_kernels_a_round_starts_from() -> None:
     script = two_ways()
     result = script.go(replace(BEAM, plans=2, rounds=3))
     assert [script.started_from(number)[::2] for number in (1, 2)] == [["k"], ["k + a", "k + b"]]
@@ -123,14 +117,25 @@ def test_the_next_round_starts_from_the_fastest_of_each_kind() -> None:
     assert result.best.source == "k + b + d" and result.best_result.latency_us == 50
     second = sorted((request.candidate for request in script.requests[2:6]), key=lambda each: each.id)
     assert [candidate.parent_id for candidate in second[:2]] == ["r001at1", "r001at1"]
-
-
-def test_one_parent_at_a_time_gives_way_when_nothing_comes_of_it() -> None:
     script = two_ways()
     script.worth |= {f"k + a + {each}": 95 for each in "cdef"} | {"k + b + c": 70}
     script.ideas["k + a"] += ["f"]
     script.go(replace(BEAM, beam=1, plans=2, rounds=4))
     assert [script.started_from(number)[0] for number in (1, 2, 3, 4)] == ["k", "k + a", "k + a", "k + b"]
+    script = two_ways()
+    script.worth["k + a"] = replace(measured(80), contested=("a fact",))
+    script.go(replace(BEAM, beam=1, plans=2, rounds=2))
+    assert script.started_from(2)[0] == "k + b"
+    script = two_ways()
+    script.ideas["k + a"].clear()
+    result = script.go(replace(BEAM, beam=1, plans=2, rounds=9))
+    assert script.started_from(2) == ["k + a", "k + b", "k + b"] and script.started_from(3)[0] == "k + b + d"
+    assert [attempt.lane for attempt in result.attempts if attempt.round == 2] == ["a", "b"]
+    assert result.best.source == "k + b + d" and result.reason.startswith("nothing for")
+    script = two_ways()
+    script.worth["k + b"] = 121
+    script.go(replace(BEAM, plans=2, rounds=2, guard=DivergenceGuard(revert_above=0.5)))
+    assert set(script.started_from(2)) == {"k + a", "k"}
 
 
 @pytest.mark.parametrize(("tie", "simulated", "parent"), [(0.01, True, "a"), (0.1, True, "b"), (0.1, False, "a")])
@@ -147,29 +152,6 @@ def test_what_is_no_faster_than_a_tie_came_of_a_kernel_in_vain(tie: float, simul
     for _ in range(2):
         state.end_round([Ended("a", made, took(77), state.decide(took(77)))])
     assert state.parents[0][0].id == parent
-
-
-def test_a_beam_holds_a_kernel_that_rests_on_no_contested_fact() -> None:
-    script = two_ways()
-    script.worth["k + a"] = replace(measured(80), contested=("a fact",))
-    script.go(replace(BEAM, beam=1, plans=2, rounds=2))
-    assert script.started_from(2)[0] == "k + b"
-
-
-def test_where_nothing_can_be_planned_for_a_kernel_another_is_gone_on_from() -> None:
-    script = two_ways()
-    script.ideas["k + a"].clear()
-    result = script.go(replace(BEAM, beam=1, plans=2, rounds=9))
-    assert script.started_from(2) == ["k + a", "k + b", "k + b"] and script.started_from(3)[0] == "k + b + d"
-    assert [attempt.lane for attempt in result.attempts if attempt.round == 2] == ["a", "b"]
-    assert result.best.source == "k + b + d" and result.reason.startswith("nothing for")
-
-
-def test_what_is_too_slow_is_not_gone_on_from() -> None:
-    script = two_ways()
-    script.worth["k + b"] = 121
-    script.go(replace(BEAM, plans=2, rounds=2, guard=DivergenceGuard(revert_above=0.5)))
-    assert set(script.started_from(2)) == {"k + a", "k"}
 
 
 @pytest.mark.parametrize("cut", range(9))

@@ -32,9 +32,6 @@ def facts(measured: Measurement) -> Facts:
     )
 
 
-# --- the bound ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("work", "precision", "peak_us", "limiter"),
     [
@@ -46,34 +43,21 @@ def facts(measured: Measurement) -> Facts:
     ],
     ids=["fp32", "bf16", "fp8", "memory", "vector"],
 )
-def test_the_peak_is_the_slowest_kind_of_work_at_its_own_rate(
-    work: Work, precision: PrecisionPolicy, peak_us: float, limiter: str
-) -> None:
+def test_the_peak_is_the_slowest_kind_of_work_at_its_own_rate(work, precision, peak_us, limiter) -> None:
     bound = CORE.bounds(work, precision)
     assert bound.peak_us == pytest.approx(peak_us, rel=1e-6)
     assert bound.limiter == limiter
 
 
-def test_declared_work_wins_and_counted_work_says_that_it_is_counted() -> None:
+def test_declared_work_wins_and_counted_work_or_bytes_say_that_they_are_counted() -> None:
     counted = Facts(fields={}, matmul_flops=1, vector_ops=2, hbm_bytes=3)
     assert bounds_for(task(SILU), counted, CORE).source == "declared"
     derived = bounds_for(task(None), counted, CORE)
     assert derived.source == "trace"
     assert derived.memory_us == pytest.approx(3 / 435.2e3)
-
-
-def test_where_only_bytes_are_counted_they_are_the_bound() -> None:
     derived = bounds_for(task(None), Facts(fields={}, hbm_bytes=4352), CORE)
     assert derived.source == "trace" and derived.floor_us == derived.memory_us == pytest.approx(4352 / 435.2e3)
     assert derived.matmul_us == derived.vector_us == 0
-
-
-def test_without_any_work_the_task_is_named() -> None:
-    with pytest.raises(ValueError, match="example declares no work.*matmul_flops"):
-        bounds_for(task(None), Facts(fields={}), CORE)
-
-
-# --- gaps -----------------------------------------------------------------------------------------
 
 
 def gaps(measured: Measurement, work: Work) -> dict[str, Gap]:
@@ -86,7 +70,7 @@ def gaps(measured: Measurement, work: Work) -> dict[str, Gap]:
     return {gap.name: gap for gap in found}
 
 
-def test_a_matmul_that_reloads_its_operands_is_told_so() -> None:
+def test_reloaded_operands_and_many_small_transfers_are_told() -> None:
     k, m, n = 1024, 512, 2048
     measured = measure(kernels.matmul_loads_inside(k, m, n))
     work = Work(2 * k * m * n, 0, 4 * (k * m + k * n + m * n))
@@ -96,9 +80,6 @@ def test_a_matmul_that_reloads_its_operands_is_told_so() -> None:
     assert "SBUF" in reload.remedy
     blocked = gaps(measure(kernels.matmul_blocked(k, m, n, 4, 1)), work)
     assert blocked.get("HBM traffic beyond the minimum", Gap("", 0, "", "")).cost_us < reload.cost_us
-
-
-def test_many_small_transfers_are_told_to_become_fewer() -> None:
     measured = measure(kernels.matmul_loads_inside(2048, 512, 1024))
     assert "issuing transfers" in gaps(measured, Work(2 * 2048 * 512 * 1024, 0, 1 << 20))
 
@@ -117,18 +98,9 @@ def test_many_small_transfers_are_told_to_become_fewer() -> None:
     ],
 )
 def test_each_inefficiency_of_a_profile_has_its_gap(changed: dict[str, float], name: str) -> None:
-    fields = {
-        "hbm_read_bytes": 8e6,
-        "hbm_write_bytes": 2e6,
-        "hardware_flops": 2e9,
-        "transpose_flops": 0.0,
-        "tensor_engine_active_time": 101e-6,
-        "vector_engine_active_time": 10e-6,
-        "scalar_engine_active_time": 10e-6,
-        "gpsimd_engine_active_time": 0.0,
-        "dma_active_time": 25e-6,
-        **changed,
-    }
+    fields = {"hbm_read_bytes": 8e6, "hbm_write_bytes": 2e6, "hardware_flops": 2e9, "transpose_flops": 0.0,
+              "tensor_engine_active_time": 101e-6, "vector_engine_active_time": 10e-6, "dma_active_time": 25e-6,
+              "scalar_engine_active_time": 10e-6, "gpsimd_engine_active_time": 0.0, **changed}  # fmt: skip
     bound = Bounds(100.0, 5.0, 10e6 / 435.2e3, "declared")
     found = {gap.name: gap for gap in gaps_for(Facts(fields=fields), bound, 200.0, CORE)}
     assert name in found
@@ -158,7 +130,6 @@ def test_what_is_hidden_behind_the_busiest_engine_costs_nothing() -> None:
     fields = {"tensor_engine_active_time": 100e-6, "hbm_read_bytes": 20e6, "hbm_write_bytes": 0.0}
     bound = Bounds(100.0, 0.0, 1.0, "declared")
     assert gaps_for(Facts(fields=fields), bound, 100.0, CORE) == ()
-
-
-def test_a_profile_without_known_fields_gives_no_gaps() -> None:
     assert gaps_for(Facts(fields={"total_time": 1e-4}), Bounds(1, 1, 1, "declared"), 100.0, CORE) == ()
+    with pytest.raises(ValueError, match="example declares no work"):
+        bounds_for(task(None), Facts(fields={}), CORE)

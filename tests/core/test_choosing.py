@@ -14,9 +14,9 @@ from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Bottleneck, Bounds, Evaluation, Measured, Profile
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop.choosing import Contender, TakingTurns, Turn, pulls_of
-from accelopt_core.loop.events import Ending, Event
+from accelopt_core.loop.events import Ending
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
-from accelopt_core.optimization_memory import Experience, OptimizationMemory
+from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import (
     BudgetExhausted,
     EvaluationRequest,
@@ -24,7 +24,6 @@ from accelopt_core.ports import (
     ModelError,
     ModelRejectedCredentials,
     Progress,
-    TargetInfo,
 )
 from accelopt_core.proposer import Feedback, NothingToPlan, Proposer, RoundContext, UnusablePlan
 from accelopt_core.task import ShapePreset, Task
@@ -32,6 +31,7 @@ from ka_extensions.bandit import CostAware, Pull, Spent, Track
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import Diagnosis, Reflexion
+from tests.core.test_rounds import Script
 
 TASK = Task("copy", "", (ShapePreset("full", ()),))
 
@@ -93,56 +93,25 @@ class Player:
         return Contender(proposer, self.typical, self.promise_us)
 
 
-class Stage:
+class Stage(Script):
     """Everything around the loop. A kernel takes as long as its text says."""
 
     def __init__(self, *players: Player, before: Mapping[str, Track] | None = None, patience: int = 50) -> None:
+        super().__init__([])
         self.players = players
         self.before = dict(before or {})
         self.patience = patience
         self.kept: list[Turn] = []
-        self.filed: list[Attempt] = []
-        self.memory = OptimizationMemory()
         self.told: list[Sequence[Pull]] = []
         self.said: list[str] = []
-
-    width = 1
-
-    def describe(self) -> TargetInfo:
-        return TargetInfo("sim", "sim-1", True, "trn2")
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         found = re.match(r"kernel = ([\d.e+-]+)", request.candidate.source)
         assert found is not None
         return measured(float(found[1]))
 
-    def close(self) -> None: ...
-
     def attempt(self, attempt: Attempt) -> None:
         self.filed = [each for each in self.filed if each.id != attempt.id] + [attempt]
-
-    def best(self, candidate: Candidate, result: Measured) -> None: ...
-
-    def counterpart(self, kernel: tuple[Candidate, Measured] | None) -> None: ...
-
-    def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
-        self.memory.add(experience, shown)
-
-    def shown(self, round: int, choose: Callable[[], tuple[Experience, ...]]) -> tuple[Experience, ...]:
-        return choose()
-
-    def recall(self) -> OptimizationMemory:
-        return self.memory
-
-    def exhausted(self) -> str | None:
-        return None
-
-    def seconds_left(self) -> float:
-        return math.inf
-
-    def reserve(self, seconds: float) -> None: ...
-
-    def tell(self, event: Event) -> None: ...
 
     def turn_of(self, round: int, place: int) -> str | None:
         found = [each.proposer for each in self.kept if (each.round, each.place) == (round, place)]
@@ -166,13 +135,10 @@ class Stage:
         return [attempt.proposer for attempt in self.filed if attempt.decision is not None]
 
 
-def test_the_one_that_gains_is_asked_and_the_other_is_not_forgotten() -> None:
+def test_the_one_that_gains_or_is_cheaper_is_asked_and_the_other_not_forgotten() -> None:
     stage = Stage(Player("good", [1.1]), Player("poor", [0.9]))
     stage.run(rounds=40)
     assert stage.turns.count("good") > 30 and 0 < stage.turns.count("poor") < 10
-
-
-def test_of_equal_gains_the_cheaper_is_asked() -> None:
     stage = Stage(
         Player("cheap", [1.05], usd=0.01, typical=Spent(0.03)), Player("dear", [1.05], usd=1.0, typical=Spent(3))
     )
@@ -199,7 +165,7 @@ def test_what_the_catalogue_promises_is_asked_for_first() -> None:
     assert stage.turns == ["catalogue", "catalogue", "model", "model", "model"]
 
 
-def test_every_dollar_is_on_file_once() -> None:
+def test_every_dollar_is_on_file_once_also_of_a_round_that_was_cut() -> None:
     players = Player("one", [1.1], usd=0.25), Player("other", [1.1], usd=0.5)
     stage = Stage(*players)
     stage.run(rounds=8, width=3)
@@ -208,6 +174,10 @@ def test_every_dollar_is_on_file_once() -> None:
         assert sum(each.usd for each in spent) == pytest.approx(player.usd * player.calls)
         assert all(each.seconds > 0 for each in spent)
     assert len(stage.filed) == 24 and {attempt.lanes for attempt in stage.filed} == {3}
+    player = Player("good", [1.1], usd=0.5, calls=2)
+    stage = Stage(player)
+    stage.run(rounds=2)
+    assert [each.spent.usd for each in stage.filed if each.spent is not None] == [2.5, 1.5]
 
 
 def test_pulls_say_what_was_gained_where() -> None:
@@ -257,16 +227,6 @@ def test_a_resumed_run_knows_what_was_tried_and_paid() -> None:
     assert {each.spent.usd for each in second.filed if each.spent is not None} == {1.5}
 
 
-def test_calls_of_a_round_that_was_cut_are_on_the_next_one_s_account() -> None:
-    player = Player("good", [1.1], usd=0.5, calls=2)
-    stage = Stage(player)
-    stage.run(rounds=2)
-    assert [each.spent.usd for each in stage.filed if each.spent is not None] == [2.5, 1.5]
-
-
-# --- who cannot answer ----------------------------------------------------------------------------------
-
-
 REFUSED = ModelRejectedCredentials("m: the key is wrong")
 FULL = BudgetExhausted("m: $5.00 spent: raise the cost budget to go on")
 
@@ -311,12 +271,6 @@ def test_one_without_ideas_gives_way_and_is_asked_again_when_there_is_something_
     assert result.ending is Ending.FINISHED and "no idea left" in result.reason and "none here" in result.reason
 
 
-def test_a_catalogue_without_ideas_beside_a_model_without_money_says_both() -> None:
-    result = Stage(Player("catalogue", [NothingToPlan("no idea left")]), Player("model", [FULL])).run(rounds=9)
-    assert result.ending is Ending.FINISHED
-    assert "catalogue: no idea left" in result.reason and "raise the cost budget" in result.reason
-
-
 def test_no_plan_is_a_try_of_whoever_gave_none() -> None:
     stage = Stage(Player("mute", [UnusablePlan("it only talks")]))
     result = stage.run(rounds=1)
@@ -334,9 +288,6 @@ def test_one_that_cannot_write_its_plan_is_out_and_the_run_goes_on(error: ModelE
     assert result.ending is Ending.FINISHED and result.attempts[0].measured is None
 
 
-# --- patience -------------------------------------------------------------------------------------------
-
-
 def test_no_run_gives_up_before_the_dear_one_was_asked() -> None:
     cheap = Player("cheap", [1.0001], usd=0.01, typical=Spent(0.01))
     stage = Stage(cheap, Player("dear", [1.5], usd=9.0, typical=Spent(27.0)), patience=4)
@@ -352,8 +303,3 @@ def test_what_earlier_runs_know_is_asked_for() -> None:
         stage.run(rounds=1, seed=str(number))
         firsts += stage.turns
     assert firsts.count("good") >= 18
-
-
-def test_two_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two proposers of one name"):
-        Stage(Player("one"), Player("one")).run()

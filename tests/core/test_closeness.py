@@ -61,9 +61,13 @@ def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=shape)
 
 
-def test_rounding_passes() -> None:
+def test_rounding_and_what_is_denormal_pass() -> None:
     expected = normal(100, 70)
     assert check(expected.astype(np.float32), expected) is None
+    expected = np.full((4, 16), 1e200)
+    assert check(expected, expected, noise=np.full((4, 16), 1e190, np.float64)) is None
+    expected = np.geomspace(1e-36, 1e-45, 640).reshape(8, 80)
+    assert check(np.zeros((8, 80)), expected) is None
 
 
 @pytest.mark.parametrize("shape", [(1, 40), (3, 4), (300, 512), (2, 40, 70)])
@@ -87,21 +91,13 @@ def test_a_quick_comparison_decides_as_a_whole_one_does(shape: tuple[int, ...]) 
     assert verdicts == {False, True}
 
 
-def test_what_no_square_holds_is_compared_by_its_elements() -> None:
-    expected = np.full((4, 16), 1e200)
-    assert check(expected, expected, noise=np.full((4, 16), 1e190, np.float64)) is None
-
-
-def test_one_wrong_row_of_many_is_found_though_the_whole_is_close() -> None:
+def test_one_wrong_row_is_found_however_many_or_large_the_others_are() -> None:
     expected = normal(4096, 64)
     got = expected.copy()
     got[77] *= 1 + 3e-6
     failure = check(got, expected)
     assert failure is not None and failure.reason == "row 77 differs" and failure.distribution == "large"
     assert failure.worst_index is not None and failure.worst_index[0] == 77
-
-
-def test_a_small_row_beside_large_ones_is_held_to_its_own_size() -> None:
     expected = normal(64, 64)
     expected[9] *= 1e-9
     got = expected.copy()
@@ -127,25 +123,17 @@ def test_one_wrong_column_is_found_though_every_row_is_close(shape: tuple[int, .
     assert failure is not None and failure.reason == "column 5 differs"
 
 
-def test_small_values_set_to_zero_are_found_though_no_norm_shows_them() -> None:
+def test_dropped_and_too_large_values_are_found_though_no_norm_shows_them() -> None:
     expected = np.random.default_rng(0).lognormal(sigma=6, size=(64, 512)) + 0.0
     expected /= expected.sum(axis=1, keepdims=True)
     noise = (expected * FLOAT32.unit).astype(np.float32)
     failure = check(np.where(expected < 1e-9, 0, expected), expected, noise)
     assert failure is not None and "dropped" in failure.reason
     assert check(expected.astype(np.float32), expected, noise) is None
-
-
-def test_values_that_are_too_large_are_found_though_no_norm_shows_them() -> None:
     expected = np.tile([1.0, *np.geomspace(1e-3, 1e-80, 99)], (64, 1))
     noise = (expected * FLOAT32.unit).astype(np.float32)
     failure = check(np.maximum(expected, 2e-35), expected, noise)
     assert failure is not None and "too large" in failure.reason
-
-
-def test_what_is_denormal_may_vanish() -> None:
-    expected = np.geomspace(1e-36, 1e-45, 640).reshape(8, 80)
-    assert check(np.zeros((8, 80)), expected) is None
 
 
 def test_what_underflows_on_the_way_may_vanish_even_a_whole_row_of_it_but_not_appear() -> None:
@@ -162,9 +150,7 @@ def test_what_underflows_on_the_way_may_vanish_even_a_whole_row_of_it_but_not_ap
 
 @pytest.mark.parametrize(("task", "dtype"), [(TASK, np.float32), (BF16, ml_dtypes.bfloat16)], ids=["float32", "bf16"])
 @pytest.mark.parametrize(("distribution", "left_out"), [("constant-rows", 0), ("reference", 0), ("reference", 64)])
-def test_honest_products_pass_where_sums_cancel_and_one_without_a_tile_does_not(
-    task: Task, dtype: type, distribution: str, left_out: int
-) -> None:
+def test_honest_products_pass_where_sums_cancel_and_one_without_a_tile_does_not(task, dtype, distribution, left_out):
     """Under constant rows a whole row of the product is one number, which cancels in some rows."""
     arithmetic = arithmetic_of(task, exact_functions=True)
     reference = Reference(task, task.full)
@@ -270,15 +256,12 @@ def test_where_more_is_off_than_a_few_rows_these_decide_nothing(wrong: tuple[sli
     assert few_rows(got, expected[0], FLOAT32, WIDE) is None
 
 
-def test_the_noise_of_a_seed_is_always_the_same() -> None:
+def test_the_noise_of_a_seed_is_always_the_same_and_grows_with_its_draws() -> None:
     reference = Reference(TASK, TASK.full)
     inputs = reference.inputs(3)
     expected = reference.expected(inputs)
     one, two, other = (reference.noise(inputs, expected, FLOAT32.unit, seed)[0] for seed in (3, 3, 4))
     assert np.array_equal(one, two) and not np.array_equal(one, other)
-
-
-def test_less_than_all_draws_of_the_noise_are_less_noise_at_every_element() -> None:
     reference = Reference(TASK, TASK.full)
     inputs = reference.inputs(3)
     expected = reference.expected(inputs)
@@ -290,16 +273,13 @@ def test_less_than_all_draws_of_the_noise_are_less_noise_at_every_element() -> N
     assert np.array_equal(parts[-1], reference.noise(inputs, expected, FLOAT32.unit, 3)[0])
 
 
-def test_limits_widen_as_far_as_plain_float32_needs() -> None:
+def test_limits_widen_as_far_as_float32_the_task_and_a_device_need() -> None:
     expected, noise = normal(64, 64), np.full((64, 64), 1e-7, np.float32)
     same = needed(FLOAT32, expected, expected, noise)
     assert same.times == 1 and same.elements is None
     wider = needed(FLOAT32, expected + 1e-5, expected, noise).times
     assert wider == pytest.approx(8 * 100 / FLOAT32.slack, rel=0.01)
     assert check(expected + 7e-5, expected, noise, FLOAT32.widened(wider)) is None
-
-
-def test_a_wider_bound_of_the_task_and_a_device_give_more_room() -> None:
     assert arithmetic_of(TASK, exact_functions=True) == FLOAT32
     assert arithmetic_of(replace(TASK, tolerance=1e-4), exact_functions=True).slack == pytest.approx(5 * FLOAT32.slack)
     assert arithmetic_of(TASK, exact_functions=False).slack == 10 * FLOAT32.slack
@@ -363,9 +343,7 @@ def as_held(of_task: Task, distribution: str, seed: int, computed: Callable[[np.
 
 @pytest.mark.parametrize("distribution", ["large", "heavy-tailed", "peaks"])
 @pytest.mark.parametrize("honest", [gelu, gelu_in_parts])
-def test_what_float32_itself_drops_may_be_dropped(
-    distribution: str, honest: Callable[[np.ndarray], np.ndarray]
-) -> None:
+def test_what_float32_itself_drops_may_be_dropped(distribution, honest) -> None:
     """1 + erf(x) is 0 in float32 below -5.5, and in float64 1e-7 and less for three more."""
     of_task = replace(TASK, reference_source=GELU)
     assert all(as_held(of_task, distribution, seed, honest) for seed in range(3))
@@ -465,9 +443,6 @@ def test_an_excuse_has_the_size_and_the_place_of_what_the_input_kernel_is_off() 
     assert excused(theirs, mine, expected) is not None, "wholly wrong where the input kernel is a little"
     mine[3], mine[4] = expected[3], expected[4] + 1e-3
     assert excused(theirs, mine, expected) is not None, "wrong where the input kernel is right"
-
-
-def test_what_is_finite_in_the_input_kernel_is_finite() -> None:
     expected = 1 + np.random.default_rng(0).random((32, 64))
     theirs, mine = expected.copy(), expected.copy()
     theirs[3], mine[3] = np.nan, 7.0
@@ -475,9 +450,6 @@ def test_what_is_finite_in_the_input_kernel_is_finite() -> None:
     mine[4, 5] = np.nan
     failure = excused(theirs, mine, expected)
     assert failure is not None and failure.worst_index == (4, 5)
-
-
-def test_where_the_reference_is_undefined_the_input_kernel_counts() -> None:
     expected = 1 + np.random.default_rng(0).random((32, 64))
     expected[3] = np.nan
     theirs = np.where(np.isnan(expected), 0.5, expected)

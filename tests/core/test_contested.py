@@ -38,25 +38,19 @@ def test_the_best_rests_on_none_and_the_fastest_of_all_is_kept_beside_it() -> No
     assert script.bests[-1] == "r002t1" and script.counterparts[-1] == "r003t1"
     assert [attempt.outcome for attempt in outcome.attempts] == [Outcome.IMPROVED] * 3
     assert {request.candidate.id for request in script.finals} == {"r002t1", "r003t1"}, "both have a last check"
+    script = Script([measured(100), contested(60), measured(50)])
+    outcome = script.run(rounds=2)
+    assert outcome.best.id == "r002t1" and script.counterparts[-1] is None
 
 
-def test_what_rests_on_a_contested_fact_is_not_gone_on_from() -> None:
-    script = Script([measured(100), contested(60), measured(90), contested(99)])
-    script.run(rounds=4, guard=DivergenceGuard(max_exploration=2))
-    assert [context.parent.id for context in script.contexts] == ["input", "input", "r002t1", "r002t1"]
-
-
-def test_it_is_decided_against_the_fastest_of_all() -> None:
+def test_it_is_decided_against_the_fastest_of_all_and_gone_on_from_the_best() -> None:
     script = Script([measured(100), contested(60), contested(70)])
     outcome = script.run(rounds=2)
     assert outcome.attempts[1].outcome is not Outcome.IMPROVED and script.counterparts[-1] == "r001t1"
     assert outcome.best.id == "input"
-
-
-def test_a_best_without_contested_facts_that_is_the_fastest_has_nothing_beside_it() -> None:
-    script = Script([measured(100), contested(60), measured(50)])
-    outcome = script.run(rounds=2)
-    assert outcome.best.id == "r002t1" and script.counterparts[-1] is None
+    script = Script([measured(100), contested(60), measured(90), contested(99)])
+    script.run(rounds=4, guard=DivergenceGuard(max_exploration=2))
+    assert [context.parent.id for context in script.contexts] == ["input", "input", "r002t1", "r002t1"]
 
 
 def test_a_fact_that_the_input_kernel_rests_on_is_none_of_the_candidates() -> None:

@@ -75,11 +75,13 @@ def test_each_is_what_its_name_says(name: str, holds: Callable[[np.ndarray], boo
     assert holds(reference().inputs(0, name)[0])
 
 
-def test_the_mixed_one_has_rows_of_every_kind() -> None:
+def test_mixed_inputs_have_rows_of_every_kind_and_bfloat16_is_changed_too() -> None:
     own = np.random.default_rng(0).normal(size=(256, 64)).astype(np.float32)
     rows = changed_inputs([own], "mixed", 4)[0]
     assert (rows >= 0).all(axis=1).any() and (rows <= 0).all(axis=1).any()
     assert (np.ptp(rows, axis=1) == 0).any() and (np.mean(rows == 0, axis=1) > 0.1).any()
+    own = np.ones((4, 8), ml_dtypes.bfloat16)
+    assert (changed_inputs([own], "large", 0)[0] == 8).all() and changed_inputs([own], "large", 0)[0].dtype == own.dtype
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -88,11 +90,6 @@ def test_each_input_is_at_its_peak_beside_others_that_are_not(seed: int) -> None
     own = np.random.default_rng(seed).normal(scale=0.05, size=(3, 64, 16)).astype(np.float32)
     high = np.stack([np.abs(each).max(axis=1) >= 150 for each in changed_inputs(list(own), "peaks", seed)])
     assert all((each & (high.sum(axis=0) == 1)).any() for each in high)
-
-
-def test_bfloat16_inputs_are_changed_like_any_others() -> None:
-    own = np.ones((4, 8), ml_dtypes.bfloat16)
-    assert (changed_inputs([own], "large", 0)[0] == 8).all() and changed_inputs([own], "large", 0)[0].dtype == own.dtype
 
 
 def test_a_reference_that_overflows_in_float32_is_known() -> None:

@@ -24,21 +24,15 @@ def kinds(draws: tuple[Draw, ...]) -> list[tuple[int, str]]:
     return [(draw.seed, draw.distribution) for draw in draws]
 
 
-def test_what_nothing_is_known_of_is_held_to_secret_inputs_of_both_kinds_before_it_is_the_best() -> None:
+def test_a_kernel_gets_as_many_draws_as_what_is_known_of_it_leaves_open() -> None:
     assert kinds(draws_at_full_shape(request(final=False))) == [
         (3, REFERENCE),
         (71, REFERENCE),
         (72, "mixed"),
         (72, "domain"),
     ]
-
-
-def test_and_to_every_seed_in_the_last_check() -> None:
     own = [(seed, REFERENCE) for seed in (*PUBLISHED, *SECRET)]
     assert kinds(draws_at_full_shape(request(final=True))) == [*own, (72, "mixed"), (72, "domain")]
-
-
-def test_what_was_proved_equal_is_held_to_one_published_seed_and_in_the_last_check_to_inputs_nobody_knew() -> None:
     assert kinds(draws_at_full_shape(request(final=False), settled=True)) == [
         (3, REFERENCE),
         (3, "mixed"),
@@ -49,20 +43,14 @@ def test_what_was_proved_equal_is_held_to_one_published_seed_and_in_the_last_che
         (72, "mixed"),
         (72, "domain"),
     ]
-
-
-def test_the_input_kernel_is_held_to_the_references_own_inputs() -> None:
     the_input = replace(request(final=False), is_input=True)
     assert kinds(draws_at_full_shape(the_input, settled=True)) == [(3, REFERENCE)]
 
 
-def test_at_a_gate_the_winner_gets_every_seed_with_every_distribution() -> None:
+def test_at_a_gate_the_winner_gets_all_or_if_proved_equal_what_nobody_knew() -> None:
     seeds = (*PUBLISHED, *SECRET)
     wanted = {(seed, distribution) for seed in seeds for distribution in TASK.distributions}
     assert set(kinds(draws_at_a_gate(request(final=True)))) == wanted
-
-
-def test_or_one_that_was_proved_equal_those_that_nobody_knew() -> None:
     draws = draws_at_a_gate(request(final=True), proved_equal=True)
     own = {(seed, REFERENCE) for seed in (*PUBLISHED, *SECRET)}
     changed = {(seed, distribution) for seed in SECRET for distribution in TASK.distributions[1:]}

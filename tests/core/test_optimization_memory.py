@@ -16,13 +16,8 @@ def known(title: str, speedup: float | None = 1.5, **more: object) -> Experience
 
 
 def shown(*experiences: Experience, limit: int = 6) -> list[str]:
-    found = OptimizationMemory(experiences).retrieve(
-        bottleneck="memory-bound",
-        operators=("nc_matmul", "dma_copy"),
-        limit=limit,
-        toolchain="sim 0.2",
-        machine="simulated trn2",
-    )
+    of_round = {"bottleneck": "memory-bound", "operators": ("nc_matmul", "dma_copy"), "limit": limit}
+    found = OptimizationMemory(experiences).retrieve(**of_round, toolchain="sim 0.2", machine="simulated trn2")
     return [experience.title for experience in found]
 
 
@@ -40,19 +35,6 @@ def shown(*experiences: Experience, limit: int = 6) -> list[str]:
         (known("b", toolchain="sim 0.1"), known("w", toolchain="neuronx-cc 2.1")),
         (known("b"), known("w", machine="simulated trn1, uncalibrated")),
         (known("b"), known("w", None, bottleneck="", operators=())),
-    ],
-    ids=[
-        "bottleneck",
-        "operators",
-        "effect",
-        "confirmed",
-        "refuted",
-        "helped",
-        "misled",
-        "older toolchain",
-        "another toolchain",
-        "another machine",
-        "old",
     ],
 )
 def test_the_more_relevant_experience_comes_first(better: Experience, worse: Experience) -> None:
@@ -78,9 +60,7 @@ def test_rejections_do_not_crowd_out_wins(wins: int, rejections: int, expected: 
     ],
     ids=["won again", "lost now", "lost again", "won now", "not followed"],
 )
-def test_what_was_shown_and_followed_is_confirmed_or_refuted(
-    before: Experience, now: Experience, confirmed: int, refuted: int
-) -> None:
+def test_what_was_shown_and_followed_is_confirmed_or_refuted(before, now, confirmed, refuted) -> None:
     memory = OptimizationMemory([before])
     memory.add(now, shown=(before,))
     entry = memory.experiences[0]
@@ -88,13 +68,10 @@ def test_what_was_shown_and_followed_is_confirmed_or_refuted(
     assert len(memory) == 2
 
 
-def test_what_was_not_shown_is_neither() -> None:
+def test_what_was_not_shown_is_neither_and_a_tie_is_no_win() -> None:
     memory = OptimizationMemory([known("hoist", 2.0)])
     memory.add(known("mine", 0.9, technique="hoist", kernel="mine"))
     assert (memory.experiences[0].confirmed, memory.experiences[0].refuted) == (1, 0)
-
-
-def test_a_rejection_within_the_noise_is_no_win() -> None:
     assert not known("tie", 1.005, rejected=True).is_win
     assert known("tie", 1.005, rejected=True).key != known("tie", 1.5).key
 
@@ -115,7 +92,7 @@ def test_another_kernel_is_told_of_what_is_clear_alone(speedup: float | None, re
     assert found("softmax") and found("matmul") is told
 
 
-def test_what_misled_loses_its_weight_and_what_helped_gains() -> None:
+def test_an_experience_has_a_record_of_whom_it_helped() -> None:
     memory = OptimizationMemory([known("a"), known("b", 0.5)])
     won, lost = (each.key for each in memory.experiences)
     assert [each.usefulness for each in memory.experiences] == [1.0, 1.0]
@@ -124,17 +101,11 @@ def test_what_misled_loses_its_weight_and_what_helped_gains() -> None:
     misled, right = memory.experiences
     assert (misled.used, misled.helped, misled.usefulness) == (3, 0, 0.4), "a win that was none"
     assert (right.used, right.helped, right.usefulness) == (3, 3, 1.6), "a warning that was right"
-
-
-def test_what_was_said_of_a_plan_is_said_anew_when_its_win_turns_out_to_be_none() -> None:
     memory = OptimizationMemory([known("a"), known("b", 0.5)])
     keys = [each.key for each in memory.experiences]
     memory.credit(keys, improved=True)
     memory.credit(keys, improved=False, instead=True)
     assert [(each.used, each.helped) for each in memory.experiences] == [(1, 0), (1, 1)]
-
-
-def test_measured_again_it_keeps_its_record() -> None:
     memory = OptimizationMemory([known("a", used=3, helped=2)])
     again = memory.add(known("a", 1.7))
     assert (again.used, again.helped, again.confirmed, again.speedup) == (3, 2, 2, 1.7)

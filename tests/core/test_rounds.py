@@ -263,13 +263,10 @@ def test_a_winning_round_goes_through_the_nine_steps_in_order() -> None:
     assert script.steps(1) == list(ROUND_STEPS)
     assert outcome.best.id == "r001t1" and outcome.best_result.latency_us == 80
     assert script.bests[0] == "input" and "r001t1" in script.bests
-
-
-def test_a_win_is_remembered_with_its_measured_speed_up() -> None:
-    script = Script([measured(100), measured(80)])
-    script.run()
     (experience,) = script.memory.experiences
     assert experience.speedup == pytest.approx(1.25) and experience.kernel == "r001t1"
+    assert [e.attempt.outcome for e in script.events if isinstance(e, RoundEnded)] == ["improved"]
+    assert sum(isinstance(e, PlanMade) for e in script.events) == 1
 
 
 def test_what_a_right_kernel_took_to_judge_is_kept_for_the_last_check() -> None:
@@ -308,12 +305,18 @@ def test_a_faulty_kernel_is_repaired_with_the_message_fed_back(fault: Evaluation
     assert [t.outcome for t in script.filed] == [fault.kind, fault.kind, "improved"]
 
 
-def test_repairs_end_after_three_and_the_round_still_reflects() -> None:
+def test_repairs_end_after_three_or_where_nothing_can_be_repaired() -> None:
     script = Script([measured(100), BROKEN])
     script.run()
     assert script.written == 4 and len(script.filed) == 4
     assert script.filed[-1].reflexion is not None and script.filed[-1].decision is not None
     assert Step.SUMMARIZE not in script.steps(1) and Step.REFLECT in script.steps(1)
+    script = Script([measured(100), Implausible("below the bound", 0.1)])
+    outcome = script.run()
+    assert outcome.best.id == "input" and script.written == 1
+    script = Script([measured(100), BROKEN], replies=["kernel = 1", CannotRepair("nothing better")])
+    script.run()
+    assert [t.outcome for t in script.filed] == ["compile_failed"]
 
 
 def test_a_reply_without_a_kernel_is_asked_again_with_what_was_missing() -> None:
@@ -341,7 +344,7 @@ def test_a_program_that_was_tried_before_is_told_as_such_and_costs_a_repair() ->
     assert [request.known for request in script.finals] == [()]
 
 
-def test_a_kernel_that_was_too_slow_to_be_verified_is_not_known_to_be_right() -> None:
+def test_which_earlier_kernels_are_known_to_be_right() -> None:
     best = replace(measured(50.0), programs=("s1", "f1"))
     unverified = replace(measured(60.0), verified_full=False, programs=("s2", "f2"))
     script = Script([measured(100.0), best, unverified, measured(70.0)])
@@ -349,9 +352,6 @@ def test_a_kernel_that_was_too_slow_to_be_verified_is_not_known_to_be_right() ->
     assert [each.candidate_id for each in script.requests[-1].known] == ["r001t1", "r002t1"]
     without_the_best = [each.candidate_id for each in known_programs(measured(100.0), script.filed, below_us=100.0)]
     assert without_the_best == ["r001t1"]
-
-
-def test_a_kernel_that_was_proved_equal_is_known_to_be_right_before_it_was_executed_at_full_shape() -> None:
     proofs = tuple(Proof(each, Finding.HELD, "") for each in (Property.COVERAGE, Property.EQUIVALENCE))
     proved = replace(measured(50.0), verified_full=False, proofs=proofs, programs=("s1", "f1"))
     script = Script([measured(100.0), proved, measured(70.0)])
@@ -359,25 +359,10 @@ def test_a_kernel_that_was_proved_equal_is_known_to_be_right_before_it_was_execu
     assert [each.candidate_id for each in script.requests[-1].known] == ["r001t1"]
 
 
-def test_an_implausible_latency_is_not_repaired_and_never_best() -> None:
-    script = Script([measured(100), Implausible("below the bound", 0.1)])
-    outcome = script.run()
-    assert outcome.best.id == "input" and script.written == 1
-
-
-def test_an_executor_that_cannot_repair_ends_the_round() -> None:
-    script = Script([measured(100), BROKEN], replies=["kernel = 1", CannotRepair("nothing better")])
-    script.run()
-    assert [t.outcome for t in script.filed] == ["compile_failed"]
-
-
-def test_a_slow_candidate_need_not_be_verified_at_full_shape() -> None:
+def test_every_evaluation_has_fresh_seeds_and_a_slow_one_is_not_verified_in_full() -> None:
     script = Script([measured(100), measured(80), measured(79)])
     script.run(rounds=2)
     assert [r.verify_full_below_us for r in script.requests] == [None, 100, 80]
-
-
-def test_every_evaluation_has_fresh_secret_seeds() -> None:
     script = Script([measured(100), measured(80), measured(60)])
     script.run(rounds=2, secret_seeds=2)
     seeds = [r.extra_seeds for r in script.requests]
@@ -392,35 +377,21 @@ def test_every_kernel_is_for_as_many_cores_as_the_input(cores: int) -> None:
     assert [request.cores for request in (*script.requests, *script.finals)] == [None, cores, cores]
 
 
-def test_it_stops_after_rounds_without_improvement() -> None:
+def test_it_stops_for_want_of_gains_of_room_or_of_ideas() -> None:
     outcome = (script := Script([measured(100)])).run(rounds=50, patience=5)
     assert len({t.round for t in script.filed}) == 5
     assert outcome.ending is Ending.FINISHED and "5 rounds without improvement" in outcome.reason
-
-
-def test_it_stops_at_the_bound_and_only_there() -> None:
     at_bound = Script([measured(100), measured(10.05)])
     assert at_bound.run(rounds=50, bound_percent=99.0).reason == "the best kernel is at 99.5 % of the bound"
     beyond = Script([measured(100), measured(9.0)]).run(rounds=50, bound_percent=99.0)
     assert beyond.reason.endswith("111.1 % of the bound, which counts the reference's operations as they stand")
     near = Script([measured(100), measured(10.5)])
     assert "bound" not in near.run(rounds=50, bound_percent=99.0).reason
-
-
-def test_elementwise_work_is_no_bound_to_stop_at_because_operators_fuse() -> None:
-    fast = replace(measured(10.0), profile=Profile({}, Bounds(5.0, 11.0, 2.0, "declared")))
-    assert fast.percent_of_peak > 100
-    assert "bound" not in Script([measured(100), fast]).run(rounds=50, bound_percent=99.0).reason
-
-
-def test_it_stops_when_the_planner_has_nothing_left() -> None:
     outcome = Script([measured(100)], plans=[NothingToPlan("every site was tried")]).run(rounds=50)
     assert (outcome.ending, outcome.reason) == (Ending.FINISHED, "every site was tried")
 
 
-def test_a_planner_that_found_nothing_in_the_time_that_was_left_ends_with_the_budget(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_planner_that_found_nothing_in_the_time_that_was_left_ends_with_the_budget(monkeypatch) -> None:
     script = Script([measured(100)], plans=[NothingToPlan("none in time")])
     told = script.tell
 
@@ -448,20 +419,10 @@ def test_a_planner_is_shown_every_right_kernel_and_may_start_from_any() -> None:
     assert [c.parent.id for c in reviewed] == ["input", "r001t1", "input", "r003t1"]
 
 
-def test_a_plan_that_starts_from_a_kernel_that_is_none_is_unusable() -> None:
-    script = Script([measured(100), measured(80)], parents={1: "r009t1"})
-    script.run(rounds=1)
-    assert script.written == 0 and script.filed[0].outcome == "no_plan"
-    assert "'r009t1'" in script.filed[0].summary and "input" in script.filed[0].summary
-
-
-def test_a_budget_that_runs_out_stops_it_between_steps_and_keeps_the_best() -> None:
+def test_a_budget_stops_it_between_steps_or_before_a_call() -> None:
     script = Script([measured(100), measured(80), measured(60)], exhausted_after=2)
     outcome = script.run(rounds=50)
     assert outcome.ending is Ending.BUDGET and outcome.best_result.latency_us in (80, 60)
-
-
-def test_a_budget_that_a_call_would_break_stops_it() -> None:
     script = Script([measured(100)], plans=[BudgetExhausted("the next call could cost $2")])
     assert script.run(rounds=5).ending is Ending.BUDGET
 
@@ -494,10 +455,10 @@ def test_a_model_that_never_will_answer_ends_the_run_at_once_in_its_own_words(ro
         assert result.best.id == "r001t1" and script.bests[-1] == "r001t1", "what was measured is kept"
 
 
-def test_a_model_that_fails_twice_in_a_row_ends_the_run() -> None:
+@pytest.mark.parametrize(("settings", "rounds"), [({}, 2), ({"model_failures": 1}, 1), ({"model_failures": 3}, 3)])
+def test_a_model_that_fails_so_often_in_a_row_ends_the_run(settings, rounds) -> None:
     script = Script([measured(100)], plans=[ModelUnreachable("no route") for _ in range(9)])
-    outcome = script.run(rounds=50)
-    assert outcome.ending is Ending.FAILED and len(script.filed) == 2
+    assert script.run(rounds=50, **settings).ending is Ending.FAILED and len(script.filed) == rounds
 
 
 @pytest.mark.parametrize("fault", [BROKEN, WRONG])
@@ -507,18 +468,18 @@ def test_a_baseline_that_is_wrong_is_refused(fault: Evaluation) -> None:
     assert raised.value.evaluation == fault
 
 
-def test_a_winner_that_fails_its_last_check_gives_way_to_the_one_before() -> None:
+def test_a_winner_that_fails_its_last_check_gives_way_to_the_next_best_that_passes() -> None:
     script = Script([measured(100), measured(80), measured(60)], final={"r002t1": WRONG})
     outcome = script.run(rounds=2)
     assert outcome.best.id == "r001t1" and script.bests[-1] == "r001t1"
-
-
-def test_what_a_round_did_is_told_once_it_ended() -> None:
-    script = Script([measured(100), measured(80)])
-    script.run()
-    ended = [e for e in script.events if isinstance(e, RoundEnded)]
-    assert [e.attempt.outcome for e in ended] == ["improved"]
-    assert sum(isinstance(e, PlanMade) for e in script.events) == 1
+    results = [measured(us) for us in (100, 60, 62, 70, 90)]
+    script = Script(results, final={"r001t1": WRONG, "r002t1": WRONG})
+    outcome = script.run(rounds=4)
+    assert [request.candidate.id for request in script.finals] == ["r001t1", "r002t1", "r003t1"]
+    assert outcome.best.id == "r003t1" and outcome.best_result.latency_us == 70
+    script = Script([measured(100), measured(80), measured(60)], final={"r002t1": beside(60, 60.3)})
+    outcome = script.run(rounds=2)
+    assert outcome.best.id == "r001t1" and "beside the input kernel" in script.filed[-1].summary
 
 
 def test_a_rejection_is_filed_from_the_numbers_without_asking_the_summarizer() -> None:
@@ -530,14 +491,18 @@ def test_a_rejection_is_filed_from_the_numbers_without_asking_the_summarizer() -
     assert "120" in experience.summary and experience.technique == "hoist"
 
 
-def test_an_idea_that_failed_three_times_is_banned_in_the_next_round_and_an_error_told() -> None:
+@pytest.mark.parametrize(
+    ("settings", "banned", "told"),
+    [
+        ({}, [[], [], [], ["hoist"]], [[], [], [], [3]]),
+        ({"bans": BanRule(after=1, rounds=2), "recurring_after": 2}, [[], *[["hoist"]] * 3], [[], [], [2], [3]]),
+    ],
+)
+def test_an_idea_that_failed_is_banned_in_the_next_round_and_an_error_told(settings, banned, told) -> None:
     script = Script([measured(100), BROKEN])
-    script.run(rounds=4, max_repairs=0)
-    assert [[ban.technique for ban in context.banned] for context in script.contexts] == [[], [], [], ["hoist"]]
-    assert [[error.times for error in context.recurring] for context in script.contexts] == [[], [], [], [3]]
-
-
-# --- the guards, with numbers, through the loop -----------
+    script.run(rounds=4, max_repairs=0, **settings)
+    assert [[ban.technique for ban in context.banned] for context in script.contexts] == banned
+    assert [[error.times for error in context.recurring] for context in script.contexts] == told
 
 
 def outcomes(script: Script) -> list[tuple[str | None, str]]:
@@ -565,9 +530,7 @@ EXPLORING = DivergenceGuard(max_exploration=2)
     ids=["none allowed", "151 % goes back, 110 % goes on", "149 % goes on, and pays", "the second step must pay",
          "a tie within the noise is a step", "a failure is a step", "counted from the newest best", "three steps"],
 )  # fmt: skip
-def test_exploration_leads_over_slower_kernels_and_ends(
-    guard: DivergenceGuard, latencies_us: list[float | None], expected: list[tuple[str, str]]
-) -> None:
+def test_exploration_leads_over_slower_kernels_and_ends(guard, latencies_us, expected) -> None:
     results = [measured(100), *(BROKEN if us is None else measured(us) for us in latencies_us)]
     script = Script(results)
     script.run(rounds=len(latencies_us), guard=guard, max_repairs=0)
@@ -595,22 +558,6 @@ def test_an_interrupted_exploration_goes_on_from_the_same_kernel_with_the_same_c
         assert [t.parent_id for t in first.filed + second.filed] == [t.parent_id for t in whole.filed]
 
 
-@pytest.mark.parametrize(("limit", "rounds"), [(1, 1), (3, 3)])
-def test_how_often_a_model_may_fail_is_a_setting(limit: int, rounds: int) -> None:
-    script = Script([measured(100)], plans=[ModelUnreachable("no route") for _ in range(9)])
-    assert script.run(rounds=50, model_failures=limit).ending is Ending.FAILED and len(script.filed) == rounds
-
-
-def test_when_an_idea_is_banned_and_an_error_told_are_settings() -> None:
-    script = Script([measured(100), BROKEN])
-    script.run(rounds=4, max_repairs=0, bans=BanRule(after=1, rounds=2), recurring_after=2)
-    assert [len(context.banned) for context in script.contexts] == [0, 1, 1, 1]
-    assert [[error.times for error in context.recurring] for context in script.contexts] == [[], [], [2], [3]]
-
-
-# --- an incumbent, timed beside the candidate ----------------
-
-
 def beside(latency_us: float, incumbent_us: float, noise: float = 0.0, source: str = "kernel = 0") -> Measured:
     return replace(measured(latency_us), incumbent=IncumbentTiming(source_hash(source), incumbent_us, noise))
 
@@ -633,35 +580,15 @@ def test_what_the_best_took_beside_the_candidate_decides(result: Measured, outco
     assert script.filed[0].outcome == outcome
 
 
-def test_every_candidate_is_timed_beside_the_best_and_the_winner_beside_the_input() -> None:
+def test_every_candidate_is_timed_beside_the_best_and_gains_over_its_parent_there() -> None:
     script = Script([measured(100), measured(80), measured(90), measured(60)])
     script.run(rounds=3)
     assert [r.incumbent.id if r.incumbent else None for r in script.requests] == [None, "input", "r001t1", "r001t1"]
     assert [(r.candidate.id, r.incumbent.id if r.incumbent else None) for r in script.finals] == [("r003t1", "input")]
-
-
-def test_a_gain_is_a_gain_over_the_parent_as_it_was_timed_beside_the_candidate() -> None:
     script = Script([measured(100), beside(60, 120)])
     script.run()
     (experience,) = script.memory.experiences
     assert experience.speedup == pytest.approx(2.0)
-
-
-# --- the winner's last check ------------------------------
-
-
-def test_a_winner_that_is_no_faster_beside_the_input_is_dropped() -> None:
-    script = Script([measured(100), measured(80), measured(60)], final={"r002t1": beside(60, 60.3)})
-    outcome = script.run(rounds=2)
-    assert outcome.best.id == "r001t1" and "beside the input kernel" in script.filed[-1].summary
-
-
-def test_each_next_best_is_checked_likewise_improvement_or_not() -> None:
-    results = [measured(us) for us in (100, 60, 62, 70, 90)]
-    script = Script(results, final={"r001t1": WRONG, "r002t1": WRONG})
-    outcome = script.run(rounds=4)
-    assert [request.candidate.id for request in script.finals] == ["r001t1", "r002t1", "r003t1"]
-    assert outcome.best.id == "r003t1" and outcome.best_result.latency_us == 70
 
 
 def test_a_winner_that_failed_stays_out_when_the_run_goes_on() -> None:
@@ -850,9 +777,6 @@ def test_what_the_input_kernel_fails_too_drops_no_winner_and_is_said() -> None:
     assert not any(experience.rejected for experience in script.memory.experiences)
 
 
-# --- several candidates side by side ----------------------
-
-
 def test_a_wide_round_plans_in_turn_evaluates_at_once_and_decides_in_order() -> None:
     script = WideScript({"a": measured(80), "b": measured(60), "c": measured(70)})
     script.must_meet = 3
@@ -877,22 +801,16 @@ def test_after_a_wide_round_the_next_starts_from_the_best_or_the_fastest_that_wa
     assert script.contexts[3].parent.id == "r001bt1" and script.contexts[3].best.id == "input"
 
 
-def test_a_lane_repairs_its_own_kernel_and_the_history_is_in_the_lanes_order() -> None:
+def test_each_lane_repairs_its_own_kernel_and_fails_by_itself() -> None:
     script = WideScript({"a": [BROKEN, measured(90)], "b": measured(95)})
     script.run(rounds=2, width=2)
     history = script.contexts[2].history
     assert [(a.id, a.outcome) for a in history] == [
         ("r001at1", "compile_failed"), ("r001at2", "improved"), ("r001bt1", "no_improvement")
     ]  # fmt: skip
-
-
-def test_a_plan_that_is_made_twice_is_tried_once() -> None:
     script = WideScript({"a": measured(90)}, ideas=["same", "same"])
     script.run(rounds=1, width=2)
     assert [(t.candidate.id, t.lanes) for t in script.filed] == [("r001at1", 1)]
-
-
-def test_a_lane_without_a_plan_leaves_the_others_alone() -> None:
     script = WideScript({"b": measured(90)}, ideas=[UnusablePlan("gibberish"), "idea"])
     outcome = script.run(rounds=1, width=2)
     assert [(t.lane, t.outcome) for t in script.filed] == [("a", "no_plan"), ("b", "improved")]
@@ -910,9 +828,7 @@ def test_a_round_counts_as_the_models_failure_only_when_every_lane_does() -> Non
     ("error", "ending"),
     [(BudgetExhausted("the next call could cost $2"), Ending.BUDGET), (TargetUnreachable("host gone"), None)],
 )
-def test_what_stops_one_lane_ends_the_run_and_what_the_others_earned_is_kept(
-    error: Exception, ending: Ending | None
-) -> None:
+def test_what_stops_one_lane_ends_the_run_and_what_the_others_earned_is_kept(error, ending) -> None:
     script = WideScript({"a": measured(60), "b": error})
     if ending is None:
         with pytest.raises(TargetUnreachable):
@@ -969,18 +885,13 @@ def test_what_a_plan_went_by_is_told_whether_it_helped() -> None:
     assert silent.credited == [], "a model that cannot answer says nothing of an idea"
 
 
-def test_the_last_check_draws_so_many_times_what_a_round_draws_at_a_gate() -> None:
+def test_the_last_check_takes_so_many_times_what_a_round_takes_at_the_gates(monkeypatch) -> None:
     secret = 2
     task = replace(TASK, seeds=(0, 1, 2, 3, 4))
     in_a_round = EvaluationRequest(task, Candidate("c", "kernel = 1"), extra_seeds=tuple(range(90, 90 + secret)))
     last = replace(in_a_round, final=True)
     expected = len(draws_at_a_gate(last)) / len(draws_at_a_gate(in_a_round))
     assert more_at_the_gates(task, secret) == pytest.approx(expected) and expected > 2
-
-
-def test_what_the_gates_alone_took_is_reserved_as_often_as_the_last_check_takes_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     ticks = count()
     monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
     script = Script([measured(100.0), replace(measured(50.0), verified_full=False)])

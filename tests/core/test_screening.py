@@ -113,9 +113,7 @@ SIX = {"a": 90.0, "b": 50.0, "c": 80.0, "d": 50.9, "e": 70.0, "f": 49.95}
         ([1.0, 7.0, 7.0, 7.0], [True, True, True, False]),
     ],
 )
-def test_what_cannot_be_told_from_the_best_may_be_it_and_three_in_any_case(
-    predicted: list[float], sent: list[bool]
-) -> None:
+def test_what_cannot_be_told_from_the_best_may_be_it_and_three_in_any_case(predicted, sent) -> None:
     assert may_be_best(predicted, TIE, least=3) == sent
 
 
@@ -134,9 +132,7 @@ def test_the_device_times_what_may_be_the_best_and_the_others_say_why_not() -> N
 
 
 @pytest.mark.parametrize(("contested", "more"), [("bdf", ["e"]), ("bd", []), ("abcdef", [])])
-def test_beside_what_rests_on_a_contested_fact_the_device_times_one_that_rests_on_none(
-    contested: str, more: list[str]
-) -> None:
+def test_beside_what_rests_on_a_contested_fact_the_device_times_one_that_rests_on_none(contested, more) -> None:
     """Predicted to be the best of those, however far behind; none where there is none, or one goes anyway."""
     table = TableSimulator({name: (us, "dma", ("a fact",) if name in contested else ()) for name, us in SIX.items()})
     script = Kernels({"b": 60, "d": 58, "f": 65, "e": 80}, table)
@@ -144,39 +140,27 @@ def test_beside_what_rests_on_a_contested_fact_the_device_times_one_that_rests_o
     assert sorted(script.sent) == sorted(["b", "d", "f", *more])
 
 
-def test_a_target_that_times_more_at_once_is_sent_as_many() -> None:
+def test_more_than_three_go_where_there_is_room_a_tie_or_no_price() -> None:
     script = Kernels(dict.fromkeys("bcdef", 60), TableSimulator(SIX), least=5)
     assert told(script.go(width=6))["a"] == "outranked" and sorted(script.sent) == list("bcdef")
-
-
-def test_ties_with_the_best_go_however_many_they_are() -> None:
     ties = {name: 50.0 + 0.2 * number for number, name in enumerate("abcde")} | {"f": 52.0}
     script = Kernels(dict.fromkeys("abcde", 60), TableSimulator(ties))
     script.go(width=6)
     assert sorted(script.sent) == list("abcde")
-
-
-def test_what_has_no_price_goes_to_the_device_beside_the_three() -> None:
     script = Kernels(dict.fromkeys("abdf", 60), TableSimulator(SIX | {"a": None}))
     script.go(width=6)
     assert sorted(script.sent) == list("abdf")
 
 
-def test_what_the_device_finds_wrong_gives_its_place_to_the_next_best() -> None:
+def test_what_the_device_finds_wrong_gives_its_place_to_the_next_that_is_better() -> None:
     script = Kernels({"f": WRONG, "b": 60, "d": BROKEN, "e": 65, "c": 70}, TableSimulator(SIX))
     script.repairs = False
     result = script.go(width=6)
     assert script.sent[:3] != script.sent[3:] and sorted(script.sent[3:]) == ["c", "e"]
     assert told(result)["a"] == "outranked" and result.best.source == "b"
-
-
-def test_what_is_no_better_than_a_measured_one_does_not_take_the_place_that_a_wrong_one_leaves() -> None:
     predicted = {"a": 90.0, "b": 90.0, "c": 50.0, "d": 50.0, "c!": 60.0}
     script = Kernels({"a": 95, "c": WRONG, "c!": 65, "d": 66}, TableSimulator(predicted))
     assert told(script.go(width=4))["b"] == "outranked" and sorted(script.sent) == ["a", "c", "c!", "d"]
-
-
-def test_a_repaired_kernel_is_priced_as_any_other() -> None:
     predicted = SIX | {"f!": 49.0, "d!": 99.0}
     script = Kernels({"f": WRONG, "f!": 55, "b": 60, "d": WRONG, "e": 65}, TableSimulator(predicted))
     result = script.go(width=6)
@@ -240,21 +224,15 @@ def test_what_is_new_after_an_interruption_is_chosen_beside_what_was_sent() -> N
     assert isinstance(again.guide.simulator, TableSimulator) and again.guide.simulator.asked == ["g"]
 
 
-def test_a_single_candidate_for_a_device_is_priced_and_has_nothing_to_be_compared_with() -> None:
+def test_only_what_can_be_compared_for_a_device_is_priced() -> None:
     simulator = TableSimulator({"a": 70.0})
     result = Kernels({"a": 90}, simulator).go()
     assert result.attempts[0].predicted == Predicted(70.0, "dma") and simulator.compared == 0
-
-
-def test_where_the_target_is_the_simulated_machine_nothing_is_priced() -> None:
     simulator = TableSimulator()
     script = Kernels(dict.fromkeys("abcdef", 60), simulator, prices=False)
     result = script.go(width=6)
     assert sorted(script.sent) == list("abcdef") and simulator.asked == []
     assert all(attempt.predicted is None for attempt in result.attempts)
-
-
-# --- one program, several lanes ---------------------------
 
 
 @pytest.mark.parametrize("prices", [True, False], ids=["device", "simulated"])

@@ -53,15 +53,13 @@ def test_one_process_is_worth_it_for_several_checks_and_none_for_what_must_stay_
     assert not any(side_by_side(elsewhere, range(1), WORTH_A_PROCESS_BYTES, 1))
 
 
-def test_what_needs_too_much_alone_as_well_is_said() -> None:
+def test_what_a_check_raises_is_raised_here_also_where_memory_does_not_suffice() -> None:
     def check(case: int) -> int:
         raise MemoryError
 
     with pytest.raises(MemoryError):
         list(side_by_side(check, range(3), WORTH_A_PROCESS_BYTES, 2))
 
-
-def test_what_a_check_raises_is_raised_here() -> None:
     def check(case: int) -> int:
         raise KeyError(case)
 
@@ -77,7 +75,7 @@ def test_what_one_check_frees_the_next_uses_again() -> None:
     assert all(max(again) < min(here) // 2 for _, *again in there)
 
 
-PIECE = 256 << 20
+PIECE = 96 << 20
 """Bytes: beyond what glibc keeps by itself."""
 
 

@@ -86,9 +86,6 @@ def test_relative_l2_is_the_distance_over_the_norm() -> None:
     expected = np.array([3.0, 4.0])
     assert relative_l2(np.array([3.0, 4.5]), expected) == pytest.approx(0.1)
     assert relative_l2(expected, expected) == 0.0
-
-
-def test_relative_l2_of_a_zero_reference_is_zero_or_infinite() -> None:
     zero = np.zeros(3)
     assert relative_l2(zero, zero) == 0.0
     assert relative_l2(np.array([0.0, 1e-30, 0.0]), zero) == float("inf")
@@ -102,14 +99,17 @@ def test_a_distance_at_the_limit_passes_and_above_it_fails(bound: float | None, 
     assert failure is not None and distance == pytest.approx(1.05 * limit) and failure.tolerance == pytest.approx(limit)
 
 
-def test_a_failure_names_seed_index_and_both_values() -> None:
+def test_a_failure_names_seed_index_shape_and_both_values() -> None:
     expected = np.ones((4, 5))
     got = expected.copy()
     got[2, 3] = 9.0
     _, failure = check(got, expected)
-    assert failure is not None
     assert (failure.seed, failure.worst_index, failure.expected, failure.got) == (7, (2, 3), 1.0, 9.0)
     assert "[2, 3]" in failure.describe() and "seed 7" in failure.describe()
+    _, failure = check(np.ones((2, 3)), np.ones((3, 2)))
+    assert failure is not None and "shape [2, 3] instead of [3, 2]" in failure.reason
+    expected = np.array([1.0, np.inf])
+    assert check(np.array([1.0, np.inf], np.float32), expected)[1] is None
 
 
 @pytest.mark.parametrize(("bad", "said"), [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite")])
@@ -122,32 +122,13 @@ def test_a_value_that_is_not_finite_fails_wherever_it_is(bad: float, said: str) 
     assert failure.worst_index == (2, expected.shape[1] - 1)
 
 
-def test_infinity_is_right_where_the_reference_is_infinite() -> None:
-    expected = np.array([1.0, np.inf])
-    assert check(np.array([1.0, np.inf], np.float32), expected)[1] is None
-
-
-def test_another_shape_fails() -> None:
-    _, failure = check(np.ones((2, 3)), np.ones((3, 2)))
-    assert failure is not None and "shape [2, 3] instead of [3, 2]" in failure.reason
-
-
-def test_shape_constants_are_overridden_before_inputs_are_drawn() -> None:
+def test_inputs_are_of_the_shape_and_the_seed_and_computed_in_float64() -> None:
     inputs = reference(M=3, N=2).inputs(seed=0)
     assert inputs[0].shape == (3, 2)
-
-
-def test_the_same_seed_draws_the_same_inputs() -> None:
     one, two, other = (reference().inputs(seed)[0] for seed in (42, 42, 43))
     assert np.array_equal(one, two) and not np.array_equal(one, other)
-
-
-def test_the_reference_computes_in_float64() -> None:
     ref = reference()
     assert [e.dtype for e in ref.expected(ref.inputs(0))] == [np.float64, np.float64]
-
-
-def test_a_compiler_learns_shapes_and_constants_but_no_contents() -> None:
     ref = reference(M=3, N=2)
     specs = argument_specs(ref.kernel_arguments(ref.inputs(0)))
     assert specs == (TensorArgument((3, 2), "float32"), ConstantArgument(0.5))
@@ -202,13 +183,10 @@ def test_expected_outputs_are_computed_once_per_seed(tmp_path: Path) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(first, again))
 
 
-def test_a_cache_over_its_budget_keeps_nothing(tmp_path: Path) -> None:
+def test_a_cache_without_room_keeps_nothing_and_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     ref = reference()
     ReferenceCache(tmp_path, budget_bytes=10).kept(ref, "0", lambda: ref.expected(ref.inputs(0)))
     assert not list(tmp_path.iterdir())
-
-
-def test_a_disk_that_is_full_after_all_leaves_nothing_behind(tmp_path: Path) -> None:
     ref = reference()
     large = np.zeros(1 << 16)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -301,9 +279,7 @@ class _Float32s:
 
 
 @pytest.mark.parametrize(("offset", "draws"), [(1e3, 4), (1.0, 1)])
-def test_what_decided_for_one_kernel_decides_for_the_next_without_the_reference(
-    tmp_path: Path, offset: float, draws: int
-) -> None:
+def test_what_decided_for_one_kernel_decides_for_the_next_without_the_reference(tmp_path, offset, draws) -> None:
     of_task = task(BEYOND_ITS_NOISE.replace("OFFSET", str(offset)))
     reference = Reference(of_task, of_task.full)
     (x,) = reference.inputs(1)

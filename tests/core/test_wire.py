@@ -46,20 +46,13 @@ BESIDE_AN_INCUMBENT = replace(MEASURED, incumbent=IncumbentTiming("8f3a", 15.5, 
 OUTCOMES: list[Evaluation] = [
     CompileFailed("no such name", 3),
     Incorrect(CheckFailure(0, "small", 1, "outputs differ", 0.5, 2e-5, (1, 2), 1.0, 2.0)),
-    Incorrect(CheckFailure(0, "small", 1, "outputs differ"), ("a0",)),
-    Implausible("too fast", 0.5),
-    Implausible("too fast", 0.5, ("a0", "b1")),
-    Duplicate("r003t1", "simulated 15.0 µs (round 3, reverted)"),
-    TimedOut(Step.COMPILE, 300.0),
-    Crashed(Step.RUN, "index 9 is out of bounds", None),
-    MEASURED,
-    BESIDE_AN_INCUMBENT,
-    replace(MEASURED, programs=("a0", "b1")),
-    replace(MEASURED, cores=2),
-    replace(MEASURED, furthest=Furthest(1e-3, 2e-3)),
-    replace(MEASURED, shared_faults=("wrong: a NaN (seed 5)",)),
+    Incorrect(CheckFailure(0, "small", 1, "outputs differ"), ("a0",)), Implausible("too fast", 0.5),
+    Implausible("too fast", 0.5, ("a0", "b1")), Duplicate("r003t1", "simulated 15.0 µs (round 3, reverted)"),
+    TimedOut(Step.COMPILE, 300.0), Crashed(Step.RUN, "index 9 is out of bounds", None), MEASURED, BESIDE_AN_INCUMBENT,
+    replace(MEASURED, programs=("a0", "b1")), replace(MEASURED, cores=2),
+    replace(MEASURED, furthest=Furthest(1e-3, 2e-3)), replace(MEASURED, shared_faults=("wrong: a NaN (seed 5)",)),
     replace(MEASURED, likely=Likely(12.5, 18.0, 0.8, ("149 measured kernels", "13 % by priors"))),
-]
+]  # fmt: skip
 
 
 def test_a_job_arrives_as_it_was_sent() -> None:

@@ -46,7 +46,6 @@ def kernel(x, y):
     return out
 """
 """Small DMA rows: slow for a reason that one constant removes."""
-
 FAST = SLOW.replace("STEP = 256", "STEP = 2048")
 WRONG = FAST.replace("op=nl.add", "op=nl.subtract")
 BROKEN = FAST.replace("nisa.tensor_tensor(", "nisa.tensor_plus(")

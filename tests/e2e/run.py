@@ -17,9 +17,7 @@ import pytest
 import orchestrator
 
 ROOT = Path(__file__).resolve().parents[2]
-
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
-
 QUICK = {"NKI_OPT_MENU_SECONDS": "0", "NKI_OPT_SEEDS": "0", "NKI_OPT_EXTRA_SEEDS": "1"}
 """Pricing a menu takes seconds for each kernel of a run, and seven seeds of every distribution most of its processor
 time; test_menu_run.py has a menu, and a run of a shipped task all seeds (`environment=AS_SHIPPED`)."""
@@ -72,22 +70,11 @@ def orchestrate(
     clean = {name: value for name, value in os.environ.items() if name not in KEYS and not name.startswith("NKI_OPT")}
     checkpoints = folder / "checkpoints"
     done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "orchestrator.py"),
-            *arguments,
-            "--checkpoints",
-            str(checkpoints),
-            "--memory",
-            str(folder / "memory" / "rewrites.json"),
-        ],
-        cwd=folder,
-        env={**clean, **QUICK, **(environment or {}), "COLUMNS": "120"},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        stdin=subprocess.DEVNULL,
-    )
+        [sys.executable, str(ROOT / "orchestrator.py"), *arguments, "--checkpoints", str(checkpoints),
+         "--memory", str(folder / "memory" / "rewrites.json")],
+        cwd=folder, env={**clean, **QUICK, **(environment or {}), "COLUMNS": "120"}, capture_output=True, text=True,
+        timeout=timeout_s, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
     return Ran(done.returncode, done.stdout, done.stderr, checkpoints)
 
 

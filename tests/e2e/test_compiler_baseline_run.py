@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import orchestrator
@@ -15,9 +13,7 @@ from tests.toolchains.pretend_sdk import FIXTURES
 
 
 @pytest.mark.slow
-def test_the_report_of_a_run_on_a_device_has_all_three(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_of_a_run_on_a_device_has_all_three(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "leases"))
     sshd = make_sshd(tmp_path / "ssh")
     sshd.trust()

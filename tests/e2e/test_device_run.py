@@ -31,7 +31,7 @@ from infra.terminal import report
 from ka_extensions.outcome import Outcome
 from nki_sim.timing import ties
 from tests.e2e.kernels import REFERENCE
-from tests.infra.test_kernel_wrapper import PretendDevice
+from tests.infra.tasks.test_kernel_wrapper import PretendDevice
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 
 SLOWER_BY = 3.0
@@ -74,9 +74,7 @@ def carried_out(folder: Path, patch: pytest.MonkeyPatch, *flags: str) -> run.Fin
 
 
 @pytest.mark.slow
-def test_the_best_by_simulation_go_to_the_device_and_it_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_by_simulation_go_to_the_device_and_it_decides(tmp_path, monkeypatch) -> None:
     done = carried_out(tmp_path, monkeypatch)
     assert done.settings.run.width == rounds.CHOSEN_FROM == 6
     tried = {attempt.lane: attempt for attempt in done.result.attempts}
@@ -92,7 +90,6 @@ def test_the_best_by_simulation_go_to_the_device_and_it_decides(
     times = {lane: attempt.latency_us for lane, attempt in tried.items() if attempt.latency_us is not None}
     assert sorted(times) == sent and first == max(times, key=times.__getitem__)
     assert done.result.best.id == f"r001{min(times, key=times.__getitem__)}t1"
-
     told = io.StringIO()
     report.print_report(Console(file=told, width=160), report.summary_of(done.folder))
     assert f"over {len(sent)} kernels, its first choice is" in told.getvalue()
@@ -119,9 +116,7 @@ def test_who_wants_one_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (None, "catalogue", False, 1000, MOST_AT_ONCE),
     ],
 )
-def test_a_round_is_as_wide_as_its_user_wants_or_its_target_deserves(
-    wanted: int | None, provider: str, simulated: bool, at_once: int, width: int
-) -> None:
+def test_a_round_is_as_wide_as_its_user_wants_or_its_target_deserves(wanted, provider, simulated, at_once, width):
     settings = config.from_keywords({} if wanted is None else {"width": wanted}).settings
     target = types.SimpleNamespace(width=at_once)
     assert rounds.width_of(settings, target, simulated, provider) == width

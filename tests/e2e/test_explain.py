@@ -34,9 +34,7 @@ def flat(text: str) -> str:
 
 def test_a_kernel_with_the_lines_and_the_rules_that_stand_in_the_way(after_a_run: tuple[Path, Ran]) -> None:
     folder, _ = after_a_run
-
     said = orchestrate_here("explain", "mine.py", "--problem", "ref.py", "--view", "quiet", folder=folder)
-
     assert said.status == 0, said.errors
     assert "DMA below its bandwidth" in said.output
     assert re.search(r"offered \S+, line \d+: .* predicted to gain [\d.]+ µs", flat(said.output))
@@ -47,47 +45,20 @@ def test_a_kernel_with_the_lines_and_the_rules_that_stand_in_the_way(after_a_run
 def test_the_best_of_the_latest_run_or_of_one_by_its_id(after_a_run: tuple[Path, Ran]) -> None:
     folder, ran = after_a_run
     best = ran.document("best.json")["candidate"]["id"]
-
     latest, by_id = (orchestrate_here(*words, folder=folder) for words in (["explain"], ["explain", ran.folder.name]))
-
     assert latest.status == by_id.status == 0, latest.errors
     assert latest.output == by_id.output
     assert f"{best} of run {ran.folder.name}" in flat(latest.output)
     assert re.search(r"applied already [a-z-]+ in round \d", flat(latest.output))
 
 
-def test_a_run_that_has_no_idea_left_says_what_is_left(after_a_run: tuple[Path, Ran]) -> None:
-    _, ran = after_a_run
-    explanation = ran.document("gaps.json")
-    (first, *_) = explanation["gaps"]
-
-    assert explanation["kernel"] == ran.document("best.json")["candidate"]["id"]
-    assert "what is left, and what stands in the way" in ran.output
-    assert first["name"] in ran.output and first["answers"]
-    assert f"explain {ran.folder.name}" in ran.output
-    notices = [event["message"] for event in ran.events() if event["event"] == "Notice"]
-    left = [message for message in notices if message.startswith("left: ")]
-    assert left and first["name"] in left[0]
-
-
 def test_a_wrong_kernel_and_a_run_that_is_none_are_refused_in_one_line(after_a_run: tuple[Path, Ran]) -> None:
     folder, _ = after_a_run
     (folder / "wrong.py").write_text(SLOW.replace("op=nl.add", "op=nl.subtract"), encoding="utf-8")
-
     wrong = orchestrate_here("explain", "wrong.py", "--problem", "ref.py", "--view", "quiet", folder=folder)
     none = orchestrate_here("explain", "nowhere", folder=folder)
     both = orchestrate_here("explain", "nowhere", "--kernel", "mine.py", folder=folder)
-
     assert wrong.status == 3 and wrong.errors.startswith("orchestrator: wrong.py is wrong: ")
     assert none.status == 2 and "'nowhere' is no run" in none.errors
     assert both.status == 2 and "leave one of the two away" in both.errors
     assert [len(each.errors.splitlines()) for each in (wrong, none, both)] == [1, 1, 1]
-
-
-def test_its_help_teaches(tmp_path: Path) -> None:
-    told = orchestrate("explain", "--help", folder=tmp_path)
-
-    assert told.status == 0
-    for word in ("offered", "refused", "--function", "explain mine.py --problem ref.py"):
-        assert word in told.output
-    assert "--max-cost" not in told.output

@@ -36,18 +36,10 @@ def test_apply_writes_one_new_file_and_overwrites_none_unasked(tmp_path: Path) -
     [
         (("apply", "mine.py", *CHANGE), "--output is missing"),
         (("apply", *CHANGE, "--output", "n.py"), "which kernel?"),
-        (("evaluate", "--json"), "which kernel?"),
         (("menu", "mine.py", "--tool", "x"), "only `apply` has it"),
-        (("evaluate", "mine.py", "--output", "n.py"), "only `apply` has it"),
     ],
 )
-def test_what_a_command_lacks_is_said_in_one_line(
-    words: tuple[str, ...],
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_command_lacks_is_said_in_one_line(words, said, tmp_path, capsys, monkeypatch) -> None:
     import orchestrator
 
     monkeypatch.chdir(folder_of_a_kernel(tmp_path))

@@ -27,7 +27,7 @@ from nki_optimizer import (
     events,
     optimize,
 )
-from tests.e2e.kernels import BROKEN, REFERENCE, SLOW, WRONG
+from tests.e2e.kernels import BROKEN, SLOW, WRONG
 from tests.e2e.run import KEYS, ROOT, orchestrate
 from tests.processes import PATIENCE_S
 
@@ -60,9 +60,7 @@ def optimized(tmp_path: Path) -> Callable[..., Outcome]:
 
 
 @pytest.mark.slow
-def test_a_function_stopped_after_its_first_round_is_gone_on_with_by_the_command(
-    optimized: Callable[..., Outcome], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_function_stopped_after_its_first_round_is_gone_on_with_by_the_command(optimized, tmp_path, capfd) -> None:
     told: list[events.Event] = []
     first = optimized(
         on_event=told.append, should_stop=lambda: any(isinstance(each, events.RoundEnded) for each in told)
@@ -84,9 +82,7 @@ def test_a_function_stopped_after_its_first_round_is_gone_on_with_by_the_command
     assert "--- mine.py" in gone_on.errors, "people read standard error"
 
 
-def test_what_a_listener_raises_ends_the_run_saved_and_is_raised(
-    optimized: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_what_a_listener_raises_ends_the_run_saved_and_is_raised(optimized, tmp_path) -> None:
     """In a thread beside the first: no signal may be handled there."""
     caught: list[BaseException] = []
 
@@ -124,15 +120,6 @@ def test_one_kernel_is_judged(tmp_path: Path, source: str, kind: type) -> None:
     assert type(verdict) is kind and evaluation.Step.VERIFY in steps
     if isinstance(verdict, Measured):
         assert verdict.simulated and verdict.profile.gaps
-
-
-@pytest.mark.slow
-def test_a_reference_module_and_one_that_is_found_mean_the_same(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(SLOW)
-    (tmp_path / "mine_reference.py").write_text(REFERENCE.replace("2048, 4", "2048, 2"))
-    named = evaluate(str(tmp_path / "mine.py"), str(tmp_path / "mine_reference.py"))
-    found = evaluate(tmp_path / "mine.py")
-    assert isinstance(named, Measured) and isinstance(found, Measured) and named.latency_us == found.latency_us
 
 
 def test_a_reference_that_fails_is_no_fault_of_the_kernel_s(tmp_path: Path) -> None:

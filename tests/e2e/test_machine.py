@@ -22,7 +22,7 @@ from infra.tasks.seed_index import load_seed
 from nki_sim.machine import TRN1, TRN2, Machine
 from tests.e2e.run import orchestrate
 from tests.e2e.test_model_run import LESSON, PLAN, SECRET
-from tests.infra.test_kernel_wrapper import PretendDevice
+from tests.infra.tasks.test_kernel_wrapper import PretendDevice
 from tests.llm.wire_server import SeenRequest, WireServer
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 
@@ -34,7 +34,6 @@ SAME = f"```python\n{SOURCE}```"
 """The kernel again: refused before it costs anything, so that a round is over after its plan."""
 REPLIES = [PLAN, SAME, SAME, SAME, SAME, LESSON]
 ROUND = ("--task", TASK, "--preset", PRESET, "--rounds", "1", "--max-repairs", "3")
-
 _ROW = re.compile(r"^\| ([a-z-]+) \| (\S+) \| .* \| ([\d.,]+) µs \|$", re.M)
 
 

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from infra.commands import joined_kernel
 from infra.runs.run_folder import RunFolder
 from tests.e2e.run import KEYS, ROOT, orchestrate
 from tests.infra.test_documents import checked
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, eventually
 
 KERNEL = """
 import nki
@@ -178,19 +177,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_set_is_optimized_shown_and_gone_on_with(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_is_optimized_shown_and_gone_on_with(folder, capsys, monkeypatch) -> None:
     monkeypatch.setattr(joined_kernel, "MOST_BETWEEN", 1)  # each takes seconds, and the tests below have more
     tmp_path, model = folder, world(folder, FEW_SHAPES)
     status, output, errors = here(*FLAGS, *model, "--json", capsys=capsys)
-
     assert status == 0, errors
     told = check_complete(tmp_path)
     assert checked(output) == told
     assert "one kernel" in errors and "weighted" in errors
     asked = (tmp_path / "asked").read_text()
-
     status, shown, _ = here("show", "set", capsys=capsys)
     assert status == 0 and re.search(r"tails +2 .* variant 1\b", shown), shown
     assert re.search(r"small-one .* 1\.00x +the input kernel", shown)
@@ -198,7 +193,6 @@ def test_a_set_is_optimized_shown_and_gone_on_with(
     assert status == 0 and checked(again) == told
     assert (tmp_path / "asked").read_text() == asked, "nothing was done anew"
     assert [path.name for path in sorted((tmp_path / "checkpoints").glob("set.*"))] == ["set.small-one", "set.tails"]
-
     (tmp_path / "other.toml").write_text(SHAPES, encoding="utf-8")
     status, _, errors = here("--resume", "set", "--shapes", "other.toml", *model, capsys=capsys)
     assert status == 2 and "not what they were when set set began" in errors
@@ -237,10 +231,7 @@ def test_a_set_that_was_killed_goes_on_where_it_was(tmp_path: Path, when: str, b
     model = world(tmp_path)
     process = started(tmp_path, model)
     try:
-        deadline = time.monotonic() + 250
-        while not KILLED_WHEN[when](tmp_path):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
+        assert eventually(lambda: process.poll() is not None or KILLED_WHEN[when](tmp_path)) and process.poll() is None
     finally:
         os.killpg(process.pid, by)
         assert process.wait(timeout=PATIENCE_S) == (5 if by is signal.SIGINT else -by)
@@ -251,9 +242,7 @@ def test_a_set_that_was_killed_goes_on_where_it_was(tmp_path: Path, when: str, b
     asked = (tmp_path / "asked").read_text()
     partly = document(tmp_path)
     assert not partly["complete"] and partly["best_kernel"] is None and partly["rows"]
-
     ran = orchestrate("--resume", "set", "--view", "quiet", *model, folder=tmp_path)
-
     assert ran.status == 0, ran.errors
     check_complete(tmp_path)
     assert {path: path.stat().st_mtime_ns for path in done} == done, "no evaluation was made anew"
@@ -276,13 +265,7 @@ def test_only_one_shape_of_a_table_is_an_ordinary_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "changes", "said"),
     [
-        ((), {"shapes": "[[shape]]\nQ = 4\n"}, "shapes.toml: shape 1: the reference has no Q"),
-        (
-            (),
-            {"shapes": OF_MODEL.format(before="k.py", shape="128x512")},
-            "1: at these values the reference makes 128x2048",
-        ),
-        ((), {"shapes": OF_MODEL.format(before="mlp.py", shape="128x2048")}, '/k.py: write before = "k.py"'),
+        ((), {"shapes": OF_MODEL.format(before="k.py", shape="128x512")}, "1: at these values the reference makes"),
         (("--suite", "nkibench"), {}, "leave one of"),
         (("--preset", "wide"), {}, "has no 'wide', only P128-N1024, tails, small-one"),
         (
@@ -292,7 +275,6 @@ def test_only_one_shape_of_a_table_is_an_ordinary_run(tmp_path: Path) -> None:
         ),
         (("--resume", "gone"), {}, "'gone' is no set of shapes"),
         (("--resume",), {}, "no set of shapes in"),
-        ((), {"kernel": "def kernel(x, y:\n"}, "cannot be parsed"),
         (("--run-id", "a" * 95), {}, ".P128-N1024' would be one of its runs, and is longer than 100 characters"),
         (("--run-id", "theirs"), {}, "theirs.tails is there already, and no run of this set"),
         (
@@ -302,9 +284,7 @@ def test_only_one_shape_of_a_table_is_an_ordinary_run(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_a_set_is_refused_in_one_line(
-    folder: Path, flags: tuple[str, ...], changes: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_a_set_is_refused_in_one_line(folder, flags, changes, said, capsys) -> None:
     world(folder, changes.get("shapes", SHAPES))
     (folder / "k.py").write_text(changes.get("kernel", KERNEL), encoding="utf-8")
     (folder / "k_ref.py").write_text(changes.get("reference", REFERENCE), encoding="utf-8")
@@ -340,14 +320,12 @@ def test_the_joined_kernel_may_take_the_place_of_the_users_file(tmp_path: Path) 
     result = tmp_path / "checkpoints/set/result.json"
     told = json.loads(result.read_text())
     assert told["rows"][0]["variant"] == 1
-
     again = orchestrate("--resume", "set", *model, folder=tmp_path)
     assert again.status == 0 and "now holds" not in again.output, again.errors
     (tmp_path / "k.py").write_text(KERNEL, encoding="utf-8")
     killed_before_that = orchestrate("--resume", "set", *model, folder=tmp_path)
     assert killed_before_that.status == 0 and "k.py now holds the joined kernel" in killed_before_that.output
     assert "def kernel_v1" in (tmp_path / "k.py").read_text(encoding="utf-8")
-
     told["rows"][0]["alone_us"] *= 2  # as if its run had found a faster one since
     result.write_text(json.dumps(told), encoding="utf-8")
     over = orchestrate("--resume", "set", *model, folder=tmp_path)

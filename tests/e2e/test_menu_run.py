@@ -30,24 +30,20 @@ def test_a_model_that_points_at_the_menu_never_writes_a_kernel(tmp_path: Path) -
     (tmp_path / "add.py").write_text(SLOW, encoding="utf-8")
     (tmp_path / "add_reference.py").write_text(REFERENCE, encoding="utf-8")
     (tmp_path / "pointer.py").write_text(POINTER, encoding="utf-8")
-
     ran = orchestrate(
         "--kernel", "add.py", "--rounds", "1", "--provider", "command",
         "--model-command", f"{sys.executable} {tmp_path / 'pointer.py'}",
         folder=tmp_path, environment={"NKI_OPT_MENU_SECONDS": "60"},
     )  # fmt: skip
-
     assert ran.status == 0, ran.errors + ran.output
     assert ran.outcomes() == ["improved"] and ran.speedup > 1.1
     roles = [path.name.split("-")[1] for path in sorted((ran.folder / "exchanges").iterdir())]
     assert "planner.json" in roles and "executor.json" not in roles
-
     elsewhere = tmp_path / "elsewhere"  # with an empty memory, as the first run had
     elsewhere.mkdir()
     (elsewhere / "add.py").write_text(SLOW, encoding="utf-8")
     (elsewhere / "add_reference.py").write_text(REFERENCE, encoding="utf-8")
     again = orchestrate("--kernel", "add.py", "--rounds", "1", "--provider", "replay", "--replies", str(ran.folder),
                         folder=elsewhere, environment={"NKI_OPT_MENU_SECONDS": "60"})  # fmt: skip
-
     assert again.status == 0, again.errors + again.output
     assert again.outcomes() == ["improved"]

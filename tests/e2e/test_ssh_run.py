@@ -109,16 +109,6 @@ def test_a_simulated_latency_is_the_same_here_and_there(sshd: Sshd, tmp_path: Pa
     assert first is not None and second is not None and first.result.latency_us == second.result.latency_us
 
 
-@pytest.mark.slow
-def test_an_unknown_host_key_is_refused_and_names_the_flag_that_accepts_it(sshd: Sshd, tmp_path: Path) -> None:
-    ran = over_ssh(sshd, tmp_path, "--remote-simulator", "--provider", "catalogue")
-    assert ran.status == 4
-    assert "--accept-new-host-key" in ran.errors and ran.errors.count("\n") == 1, ran.errors
-    accepted = over_ssh(sshd, tmp_path, "--remote-simulator", "--provider", "catalogue", "--rounds", "1",
-                        "--accept-new-host-key")  # fmt: skip
-    assert accepted.status == 0, accepted.errors
-
-
 def test_a_host_without_the_neuron_sdk_is_told_so_with_the_way_out(sshd: Sshd, tmp_path: Path) -> None:
     sshd.trust()
     ran = over_ssh(sshd, tmp_path, "--provider", "catalogue")

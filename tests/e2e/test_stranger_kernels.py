@@ -49,10 +49,8 @@ def test_a_kernel_in_its_package_gets_faster_and_goes_on_whatever_becomes_of_its
     )
     assert begun.status == 0, begun.errors
     assert begun.speedup > 1.05
-    assert [path for path, _ in begun.document("kernel.json")["around"]["neighbours"]] == [
-        "pack/__init__.py",
-        "pack/moves.py",
-    ]
+    neighbours = begun.document("kernel.json")["around"]["neighbours"]
+    assert [path for path, _ in neighbours] == ["pack/__init__.py", "pack/moves.py"]
     (tmp_path / "pack/moves.py").write_text("raise ValueError('edited meanwhile')\n", encoding="utf-8")
     (tmp_path / "pack/add.py").unlink()
     again = orchestrate("--resume", "--rounds", "2", folder=tmp_path)
@@ -123,9 +121,3 @@ def test_what_needs_a_person_is_listed_before_a_run_begins(tmp_path: Path, kerne
     )
     assert ran.status == 2 and said in ran.errors and ran.errors.count("\n") == 1, ran.errors
     assert not list(ran.checkpoints.glob("*"))
-
-
-def test_flags_about_a_kernel_file_need_one(tmp_path: Path) -> None:
-    for flags in (["--migrate"], ["--function", "f"]):
-        ran = orchestrate_here(*flags, folder=tmp_path)
-        assert ran.status == 2 and "give --kernel FILE too" in ran.errors

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.kernels import BROKEN, REFERENCE, SLOW
-from tests.e2e.run import Ran, orchestrate
+from tests.e2e.run import Ran, orchestrate, orchestrate_here
 from tests.llm.wire_server import WireServer
 
 MODELS = {"good-model": 40.0, "poor-model": 44.0}
@@ -23,7 +23,6 @@ def reply_to(body: dict[str, Any]) -> str:
     content = body["messages"][0]["content"]
     text = content if isinstance(content, str) else "".join(block["text"] for block in content)
     model, number = body["model"], re.search(r"[Rr]ound (\d+)", text)
-    assert number is not None
     if text.startswith("# Round"):
         plan = {"title": f"{model} {number[1]}", "technique": "widen-dma-rows", "bottleneck": "memory-bound",
                 "expected_gain_us": 3.0, "rationale": "short rows", "details": "", "follows": ["E1"]}  # fmt: skip
@@ -66,14 +65,12 @@ def test_the_good_model_and_the_catalogue_win_and_the_poor_model_is_asked_now_an
     for attempt in ran.attempts():
         if attempt["candidate"]:
             assert ("tensor_plus" in attempt["candidate"]["source"]) == (attempt["proposer"] == "anthropic:poor-model")
-
     usage = [json.loads(line) for line in (ran.folder / "usage.jsonl").read_text().splitlines()]
     for name in ("good-model", "poor-model"):
         paid = sum(entry["cost_usd"] for entry in usage if entry["model"] == name)
         filed = sum(attempt["spent"]["usd"] for attempt in decided if attempt["proposer"] == f"anthropic:{name}")
         assert filed == pytest.approx(paid) and paid > 0
         assert {entry["proposer"] for entry in usage if entry["model"] == name} == {f"anthropic:{name}"}
-
     good, poor = (
         next(line for line in ran.output.splitlines() if line.startswith(f"anthropic:{name} "))
         for name in ("good-model", "poor-model")
@@ -82,11 +79,9 @@ def test_the_good_model_and_the_catalogue_win_and_the_poor_model_is_asked_now_an
     assert poor.split()[1:4] == [str(turns.count("anthropic:poor-model")), "0", "1.00x"]
     assert re.search(r"^good-model +\d+ +0 +[\d,]+ in, [\d,]+ out +\$\d", ran.output, re.M)
     assert re.search(r'memory +"Longer rows \d" helped \d of \d', ran.output)
-
     (known,) = json.loads((tmp_path / "memory" / "rewrites.proposers.json").read_text())["runs"]
     assert known["run"] == "first" and {each["proposer"] for each in known["tracks"]} == set(turns)
     assert sum(each["track"]["pulls"] for each in known["tracks"]) == len(decided)
-
     with WireServer(reply_to) as server:
         again = run(tmp_path, "poor-model,good-model,catalogue", "second", server.url, "--rounds", "2")
     assert again.status == 0, again.errors + again.output
@@ -110,7 +105,7 @@ def test_the_good_model_and_the_catalogue_win_and_the_poor_model_is_asked_now_an
     ],
 )
 def test_what_cannot_take_turns_is_said_in_one_line(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
-    ran = orchestrate(*flags, folder=tmp_path)
+    ran = orchestrate_here(*flags, folder=tmp_path)
     assert ran.status == 2 and said in ran.errors and len(ran.errors.strip().splitlines()) == 1, ran.errors
 
 

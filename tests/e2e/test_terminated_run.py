@@ -18,9 +18,7 @@ from tests.e2e.kernels import REFERENCE, SLOW
 from tests.e2e.run import KEYS, QUICK, ROOT
 from tests.e2e.test_model_run import PLAN
 from tests.llm.wire_server import Hang, HttpFault, WireServer
-
-SOON_S = 20.0
-"""Much less than any of these waits, and enough to end a run and print its table on a busy machine."""
+from tests.processes import PATIENCE_S, eventually
 
 
 def start(folder: Path, environment: Mapping[str, str], *flags: str) -> subprocess.Popen[str]:
@@ -38,13 +36,10 @@ def start(folder: Path, environment: Mapping[str, str], *flags: str) -> subproce
 def terminated_when(waits: Callable[[], bool], process: subprocess.Popen[str]) -> str:
     """What it printed."""
     try:
-        deadline = time.monotonic() + 120
-        while not waits():
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-            time.sleep(0.1)
+        assert eventually(lambda: process.poll() is not None or waits()) and process.poll() is None
         time.sleep(0.5)  # into the wait
         process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=SOON_S)
+        output, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
     assert process.returncode == 5, errors + output

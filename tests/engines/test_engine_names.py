@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.engines.engine_names import address_of
-from tests.e2e.run import ROOT, orchestrate
+from tests.e2e.run import ROOT, orchestrate_here
 
 
 def test_names_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_names_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, flags: list[str], said: str) -> None:
-    ran = orchestrate(*flags, folder=tmp_path)
+    ran = orchestrate_here(*flags, folder=tmp_path)
     assert ran.status == 2
     assert said in ran.errors and ran.errors.count("\n") == 1, ran.errors
 

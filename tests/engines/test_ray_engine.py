@@ -28,7 +28,6 @@ from tests.engines.cluster import SECRET_OF_THE_NODE, Cluster, running_cluster
 from tests.processes import eventually
 
 pytestmark = pytest.mark.extra("ray")
-
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 2048), ("T", 1))),), seeds=(0, 21))
 
 
@@ -50,9 +49,6 @@ def quietly(line: str) -> None: ...
 
 def script(text: str, limit_s: float = 20.0) -> Command:
     return Command(("-c", text), limit_s)
-
-
-# --- the same as here -----------------------------------------------------------------------------------
 
 
 def test_verdicts_and_latencies_are_those_of_the_local_engine(engine: RayEngine) -> None:
@@ -108,9 +104,6 @@ def test_the_doctor_shows_each_node_and_what_it_makes_of_a_known_kernel(cluster:
     assert ran.output.count("right on simulated trn2") == 2
 
 
-# --- what is sent -----------------------------------------------------------------------------------------
-
-
 def test_a_node_unpacks_what_is_sent_once_and_again_where_it_is_damaged(engine: RayEngine, cluster: Cluster) -> None:
     where = "import os; print(os.getcwd())"
     node = engine.nodes()[0].id
@@ -121,7 +114,6 @@ def test_a_node_unpacks_what_is_sent_once_and_again_where_it_is_damaged(engine: 
     again = engine.carry_out(script(where), quietly, Placement(node))
     assert again.result == first.result
     assert (tree / "infra/judging/judge.py").stat().st_ino == made.st_ino
-
     (tree / "infra/judging/judge.py").write_text("print('not the judge')")
     other = RayEngine(cluster.address)  # its job gets new workers, and each looks before it starts
     try:
@@ -159,9 +151,6 @@ def test_no_key_of_anybody_is_where_candidates_are_judged(cluster: Cluster, monk
         assert b"NKI_TEST_RAY_NODE" in block and not [value for value in values if value.encode() in block]
     finally:
         other.close()
-
-
-# --- when it is ended, or cannot be reached -------------------------------------------------------------------
 
 
 def test_a_run_that_ends_leaves_nothing_at_work_on_the_nodes(cluster: Cluster, tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from tests.engines.cluster import Cluster, RayNode, running_cluster
 from tests.processes import PATIENCE_S, alive, eventually
 
 pytestmark = pytest.mark.extra("ray")
-
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 2048), ("T", 1))),), seeds=(0, 21))
 REQUEST = EvaluationRequest(TASK, Candidate("c", kernels.FAST))
 SLEEPS = (
@@ -87,9 +86,6 @@ class Background:
         (done,) = self.done
         assert isinstance(done, Completed), done
         return done
-
-
-# --- a worker -----------------------------------------------------------------------------------------------
 
 
 def test_a_worker_that_is_killed_under_an_evaluation_costs_nothing_but_time(cluster: Cluster) -> None:
@@ -185,9 +181,6 @@ def _children(parent: int, words: str) -> list[int]:
             ):
                 found.append(int(path.parent.name))
     return found
-
-
-# --- a node, the head, the store ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -287,9 +280,6 @@ def test_an_object_store_that_is_full_is_waited_for(mortal: Cluster) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(fills.pid, signal.SIGKILL)
         fills.wait()
-
-
-# --- devices --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

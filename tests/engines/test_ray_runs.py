@@ -16,11 +16,10 @@ import pytest
 from infra.tasks.seed_index import seed_index
 from tests.e2e.run import KEYS, ROOT, orchestrate
 from tests.engines.cluster import Cluster, running_cluster
-from tests.infra.test_suite import a_run
+from tests.infra.reports.test_suite import a_run
 from tests.processes import eventually
 
 pytestmark = [pytest.mark.extra("ray"), pytest.mark.slow]
-
 SECRETLESS = ("--provider", "catalogue", "--preset", "small")
 OF_THE_SUITE = ("silu", "adamw", "rope_single_freq_apply")
 

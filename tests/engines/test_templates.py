@@ -9,7 +9,6 @@ import pytest
 from tests.e2e.run import ROOT
 
 pytestmark = pytest.mark.extra("ray")
-
 FOLDER = ROOT / "docs" / "clusters"
 
 

@@ -41,7 +41,6 @@ def simulated() -> list[str]:
 
 QUERIES = {"get_nc_version", "get_nc_sub_version"}
 """They tell a kernel where it runs, and are no instructions."""
-
 _random = np.random.default_rng(7)
 ARRAYS = {
     "a": _random.uniform(0.5, 3.0, (P, N)).astype(np.float32),
@@ -58,8 +57,6 @@ ARRAYS = {
     "state": _random.integers(1, 1 << 30, (128, 6)).astype(np.uint32),
 }
 """What a call may read as `t.<name>`: a tile in SBUF that holds this. In HBM lies `t.hbm`, the same as `t.a`."""
-
-
 BEFORE = 77
 """In every element of a destination, until something is written there."""
 

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -20,10 +19,8 @@ from nki_sim.encoding.canonical import digest
 from nki_sim.errors import NkiError, NotSupported
 from nki_sim.isa.generations import MODES_SINCE, SINCE
 from nki_sim.lint import VERSIONS
-from nki_sim.loop_ir import spelling
 from nki_sim.loop_ir.reading import read
 from nki_sim.loop_ir.source import KernelText
-from nki_sim.loop_ir.spelling import NotWritable
 from nki_sim.loop_ir.writing import written
 from nki_sim.machine import ISA, MACHINES, SIMULATED_VERSION
 from nki_sim.nki import isa as nisa
@@ -52,10 +49,6 @@ NO_RESULT = {
     "core_barrier", "rand_set_state", "register_alloc", "register_load", "register_move", "scalar_load", "set_rng_seed",
 }  # fmt: skip
 """They write no tile."""
-
-UNNAMED = {"get_nc_sub_version": "it is always 0"}
-"""Those without a test of their own in tests/nki_sim."""
-
 OF_THE_ENGINE = {"accumulators", "state"}
 """Operands that are registers of the engine and no argument of the call."""
 
@@ -70,33 +63,22 @@ COUNTS_NONE = {
 """Opcodes of Vector, Scalar and GpSimd that are no arithmetic: all others are in `cost.OPERATIONS`."""
 
 
-# --- it is there --------------------------------------------------------------------------------------
-
-
-def unlisted() -> set[str]:
-    """Functions of `nki_sim.isa` that issue an instruction and that `nki.isa` does not expose."""
-    found = set()
+def test_every_instruction_of_an_engine_is_exposed() -> None:
+    issuing = set()
     for info in pkgutil.iter_modules(nki_sim.isa.__path__):
         module = importlib.import_module(f"nki_sim.isa.{info.name}")
         for name, each in vars(module).items():
             if inspect.isfunction(each) and each.__module__ == module.__name__ and not name.startswith("_"):
                 if inspect.signature(each).return_annotation in ("Instruction", "NkiScalar", "VirtualRegister"):
-                    found.add(name)
-    return found - set(functions())
-
-
-def test_every_instruction_of_an_engine_is_exposed() -> None:
-    assert not unlisted(), "import them in nki_sim/nki/isa/__init__.py and list them in its __all__"
+                    issuing.add(name)
+    assert issuing <= set(functions()), "import them in nki_sim/nki/isa/__init__.py and list them in its __all__"
     assert not [name for name in nisa.__all__ if name not in vars(nisa)], "listed, and not imported"
-
-
-def never_issued(machine: str = "trn2") -> set[str]:
-    return set(OPCODES) - {template.opcode for name in CALLS for template in traced(name, machine).own}
 
 
 def test_every_opcode_belongs_to_an_instruction() -> None:
     assert set(CALLS) == set(simulated()), "tests/house/instructions.py has a small call of each"
-    assert not never_issued(), "defined, and issued by no instruction"
+    issued = {template.opcode for name in CALLS for template in traced(name, "trn2").own}
+    assert issued == set(OPCODES), "defined, and issued by no instruction"
 
 
 @cache
@@ -108,36 +90,25 @@ def texts_of_tests() -> str:
 @pytest.mark.parametrize("name", sorted(functions()))
 def test_tests_of_the_simulator_name_it(name: str) -> None:
     named = re.search(rf'nisa\.{name}\(|"{name}"', texts_of_tests())
-    assert bool(named) != (name in UNNAMED), f"no test in tests/nki_sim calls {name}"
+    assert named or name == "get_nc_sub_version", f"no test in tests/nki_sim calls {name}"
 
 
-# --- it computes --------------------------------------------------------------------------------------
-
-
-def check_it_computes(name: str) -> None:
+@EVERY
+def test_the_executor_runs_it(name: str) -> None:
     """The program runs on arrays, in which no Python of the kernel takes part."""
     written = results(traced(name, "trn2").program)
     assert bool(written) != (name in NO_RESULT)
     assert not [array for array in written if untouched(array)], "its compute writes nothing"
 
 
-def check_it_goes_through_a_file(name: str) -> None:
+@EVERY
+def test_it_goes_through_a_program_file(name: str) -> None:
     program = traced(name, "trn2").program
     stored = through_a_file(program)
     assert stored.templates == program.templates
     assert program_file.dumps(stored) == program_file.dumps(program)
     for array, again in zip(results(program), results(stored), strict=True):
         np.testing.assert_array_equal(array.view(np.uint8), again.view(np.uint8))
-
-
-@EVERY
-def test_the_executor_runs_it(name: str) -> None:
-    check_it_computes(name)
-
-
-@EVERY
-def test_it_goes_through_a_program_file(name: str) -> None:
-    check_it_goes_through_a_file(name)
 
 
 @EVERY
@@ -155,10 +126,9 @@ def test_its_check_refuses_a_template_that_is_not_its_own(name: str) -> None:
                 OPCODES[template.opcode].check(replace(template, operands=operands))
 
 
-# --- it costs -----------------------------------------------------------------------------------------
-
-
-def check_it_costs(name: str, machine: str) -> None:
+@ON_EVERY
+@EVERY
+def test_it_has_a_cost_on_every_machine(name: str, machine: str) -> None:
     core, call = MACHINES[machine], traced(name, machine)
     for template in call.own:
         paid = cost(template, core)
@@ -167,26 +137,13 @@ def check_it_costs(name: str, machine: str) -> None:
     assert profile.measure(call.program).latency_us > 0
 
 
-@ON_EVERY
-@EVERY
-def test_it_has_a_cost_on_every_machine(name: str, machine: str) -> None:
-    check_it_costs(name, machine)
-
-
-def uncounted() -> set[str]:
-    """Opcodes of which nobody has decided whether they are arithmetic."""
-    pools = {template.opcode: template.engine.name for name in CALLS for template in traced(name, "trn2").own}
-    elementwise = {opcode for opcode, engine in pools.items() if engine in ("vector", "scalar", "gpsimd")}
-    return elementwise - set(OPERATIONS) - COUNTS_NONE - {"core_barrier"}
-
-
 def test_it_counts_as_arithmetic_or_is_said_not_to() -> None:
-    assert not uncounted(), "add them to OPERATIONS of nki_sim/timing/cost.py, or to COUNTS_NONE here"
+    templates = [template for name in CALLS for template in traced(name, "trn2").own]
+    elementwise = {each.opcode for each in templates if each.engine.name in ("vector", "scalar", "gpsimd")}
+    uncounted = elementwise - set(OPERATIONS) - COUNTS_NONE - {"core_barrier"}
+    assert not uncounted, "add them to OPERATIONS of nki_sim/timing/cost.py, or to COUNTS_NONE here"
     assert not COUNTS_NONE & set(OPERATIONS)
     assert set(OPERATIONS) | COUNTS_NONE <= set(OPCODES) | set(functions())
-
-
-# --- what models read of it, and how it is written ------------------------------------------------------
 
 
 @cache
@@ -194,18 +151,14 @@ def api_text(machine: str) -> str:
     return api_reference("import nki", machine, VERSIONS[-1:], also=" ".join(functions()))
 
 
-def check_a_model_reads_of_it(name: str, machine: str) -> None:
+@ON_EVERY
+@EVERY
+def test_a_model_reads_of_it_where_the_machine_has_it(name: str, machine: str) -> None:
     text = api_text(machine)
     shown = re.search(rf"nisa\.{name}\(.*\)`? *\n?(.*)", text)
     has = SINCE.get(name, 0) <= MACHINES[machine].neuron_core_version
     assert bool(shown) == has
     assert len((functions()[name].__doc__ or "").partition("\n")[0]) > 20, "its docstring is what a model reads of it"
-
-
-@ON_EVERY
-@EVERY
-def test_a_model_reads_of_it_where_the_machine_has_it(name: str, machine: str) -> None:
-    check_a_model_reads_of_it(name, machine)
 
 
 def test_what_came_with_a_generation_is_there() -> None:
@@ -221,98 +174,10 @@ def test_one_that_is_not_simulated_says_what_to_use_instead(name: str) -> None:
     assert SINCE[name] > SIMULATED_VERSION
 
 
-def check_its_text_is_the_same_program(name: str) -> None:
+@EVERY
+def test_its_text_is_the_same_program(name: str) -> None:
     """Read as a loop tree and written out, as every kernel of the catalogue is."""
     program = traced(name, "trn2").program
     text = written([read(program)], KernelText(f"{HEADER}def kernel({', '.join(ARRAYS)}):\n    return a\n", "kernel"))
     again = nki_sim.trace(kernel_of(text), *inputs(), machine="trn2")
     assert digest(again) == digest(program), f"{name} is written as another: nki_sim/loop_ir/spelling.py"
-
-
-@EVERY
-def test_its_text_is_the_same_program(name: str) -> None:
-    check_its_text_is_the_same_program(name)
-
-
-# --- each of these can fail -----------------------------------------------------------------------------
-
-Change = Callable[[pytest.MonkeyPatch], object]
-
-
-def _opcode(name: str, **changes: object) -> Change:
-    return lambda patch: patch.setitem(OPCODES, name, replace(OPCODES[name], **changes))  # type: ignore[arg-type]
-
-
-def _without_rate(machine: str, opcode: str) -> Change:
-    return lambda patch: patch.delitem(MACHINES[machine].rates, opcode)  # type: ignore[call-overload]
-
-
-def _written(patch: pytest.MonkeyPatch) -> None:
-    """A function for an engine, and no line in `nki.isa`."""
-
-    def nc_new(dst: object) -> Instruction:  # type: ignore[name-defined]  # noqa: F821  # as annotations are, a string
-        """dst = whatever nobody has asked for yet."""
-
-    nc_new.__module__ = "nki_sim.isa.vector_engine"
-    patch.setattr(importlib.import_module("nki_sim.isa.vector_engine"), "nc_new", nc_new, raising=False)
-
-
-HALFWAY: dict[str, tuple[Change, Callable[[], object], str]] = {
-    "a function that nki.isa does not import": (
-        _written, test_every_instruction_of_an_engine_is_exposed, "import them in nki_sim/nki/isa",
-    ),
-    "a name in __all__ and no import": (
-        lambda patch: patch.setattr(nisa, "__all__", [*nisa.__all__, "nc_new"]),
-        test_every_instruction_of_an_engine_is_exposed, "listed, and not imported",
-    ),
-    "an opcode that nothing issues": (
-        lambda patch: patch.setitem(OPCODES, "nc_new", OPCODES["max8"]),
-        test_every_opcode_belongs_to_an_instruction, "issued by no instruction",
-    ),
-    "no call of it in the table": (
-        lambda patch: patch.delitem(CALLS, "max8"), test_every_opcode_belongs_to_an_instruction, "instructions.py",
-    ),
-    "no test of its own": (
-        lambda patch: None, lambda: test_tests_of_the_simulator_name_it("nc_new"), "no test in tests/nki_sim",
-    ),
-    "a compute that writes nothing": (
-        _opcode("max8", compute=lambda arrays, attrs: None), lambda: check_it_computes("max8"), "writes nothing",
-    ),
-    "attributes that no file can hold": (
-        _opcode("iota", attrs_type=None), lambda: check_it_goes_through_a_file("iota"), "iota takes no attributes",
-    ),
-    "a check that refuses nothing": (
-        _opcode("max8", check=lambda template: None),
-        lambda: test_its_check_refuses_a_template_that_is_not_its_own("max8"), "DID NOT RAISE",
-    ),
-    "no rate on one machine": (
-        _without_rate("trn1", "max8"), lambda: check_it_costs("max8", "trn1"), "no price for max8",
-    ),
-    "arithmetic that is not counted": (
-        lambda patch: patch.delitem(OPERATIONS, "reciprocal"), test_it_counts_as_arithmetic_or_is_said_not_to,
-        "add them to OPERATIONS",
-    ),
-    "no docstring": (
-        lambda patch: patch.setattr(functions()["max8"], "__doc__", None),
-        lambda: check_a_model_reads_of_it("max8", "trn2"), "its docstring",
-    ),
-    "an attribute that is called otherwise than its argument": (
-        lambda patch: patch.delitem(spelling._RENAMED, "nc_match_replace8"),
-        lambda: check_its_text_is_the_same_program("nc_match_replace8"), "value",
-    ),
-}  # fmt: skip
-
-
-@pytest.fixture
-def afresh() -> Iterator[None]:
-    traced.cache_clear()
-    yield
-    traced.cache_clear()
-
-
-@pytest.mark.parametrize("what", HALFWAY)
-def test_one_added_halfway_is_found(what: str, monkeypatch: pytest.MonkeyPatch, afresh: None) -> None:
-    change, check, says = HALFWAY[what]
-    change(monkeypatch)
-    with pytest.raises((AssertionError, NkiError, NotWritable, pytest.fail.Exception), match=says):
-        check()

@@ -6,8 +6,7 @@ That every instruction has a cost on it is in test_every_instruction.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -31,18 +30,14 @@ from infra.neuron.toolchain import RUNTIME_VARIABLE, open_neuron_toolchain, shar
 from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from nki_sim import machine as table
 from nki_sim.isa.generations import SINCE
-from nki_sim.machine import MACHINES, TARGETS, TRN2, Confidence, Machine, first_with
+from nki_sim.machine import MACHINES, TARGETS, Confidence, Machine, first_with
 from nki_sim.nki import isa as nisa
-from nki_sim.profile.profile import summarise
 from nki_sim.reference import api_reference, instruction_list
-from nki_sim.timing.schedule import schedule
 from nki_sim.tracing.session import target_machine
-from tests.house.instructions import traced
 from tests.house.structure import ROOT
 from tests.toolchains.pretend_sdk import PretendSdk
 
 EVERY = pytest.mark.parametrize("core", MACHINES.values(), ids=MACHINES)
-
 LONGEST_LINE = 110
 NO_NUMBERS = ("name", "product", "calibration", "sources")
 SYSTEMS = sorted(path.name for path in PROMPTS.glob("*_system.j2"))
@@ -55,10 +50,8 @@ def no_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-# --- its entry ----------------------------------------------------------------------------------------
-
-
-def check_its_numbers(core: Machine) -> None:
+@EVERY
+def test_its_numbers_have_sources(core: Machine) -> None:
     for field in fields(core):
         if field.name not in NO_NUMBERS:
             source = core.sources[field.name]
@@ -70,48 +63,32 @@ def check_its_numbers(core: Machine) -> None:
             assert math.isfinite(value) and (value > 0 or field.name.endswith("_cycles")), field.name
 
 
-def check_its_names(core: Machine) -> None:
+@EVERY
+def test_its_names_are_its_own(core: Machine) -> None:
+    assert MACHINES[core.name] is core
     others = [other for other in MACHINES.values() if other.name != core.name]
     assert core.product not in [other.product for other in others]
     assert getattr(table, core.name.upper(), None) is core, "its constant has its name"
     assert core.name in (ROOT / "README.md").read_text(encoding="utf-8"), "README.md says which there are"
 
 
-def check_it_says_how_far_it_is_calibrated(core: Machine) -> None:
+@EVERY
+def test_it_says_how_far_it_is_calibrated(core: Machine) -> None:
     line = core.calibration
     assert line.startswith("calibrated: " if core.calibrated else "not calibrated: ")
     assert "\n" not in line and len(line) <= LONGEST_LINE
     assert core.name in line
 
 
-def check_its_targets(core: Machine, patch: pytest.MonkeyPatch) -> None:
+@EVERY
+def test_its_targets_are_its_own(core: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its names in NEURON_PLATFORM_TARGET_OVERRIDE, its own name among them: that is what is set for the compiler."""
     assert core.name in core.targets
     taken = [target for other in MACHINES.values() if other.name != core.name for target in other.targets]
     assert not set(core.targets) & set(taken), "a name means one machine"
     for target in core.targets:
-        patch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
+        monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
         assert TARGETS.get(target) == core.name == target_machine()
-
-
-@EVERY
-def test_its_numbers_have_sources(core: Machine) -> None:
-    check_its_numbers(core)
-
-
-@EVERY
-def test_its_names_are_its_own(core: Machine) -> None:
-    check_its_names(core)
-
-
-@EVERY
-def test_it_says_how_far_it_is_calibrated(core: Machine) -> None:
-    check_it_says_how_far_it_is_calibrated(core)
-
-
-@EVERY
-def test_its_targets_are_its_own(core: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_its_targets(core, monkeypatch)
 
 
 @EVERY
@@ -120,19 +97,13 @@ def test_its_published_peaks_are_held_by_a_test(core: Machine) -> None:
     assert f"({core.name.upper()}, " in text, "a row in test_the_peak_rates_follow_from_the_numbers"
 
 
-def test_each_is_found_by_its_own_name() -> None:
-    assert [core.name for core in MACHINES.values()] == list(MACHINES)
-
-
-# --- what takes it from there -------------------------------------------------------------------------
-
-
 @EVERY
 def test_the_command_line_offers_it(core: Machine, tmp_path: Path) -> None:
     assert command_line.read(["--machine", core.name], {}, tmp_path).settings.target.machine == core.name
 
 
-def check_what_models_read(core: Machine) -> None:
+@EVERY
+def test_prompts_and_api_text_are_of_it_and_of_no_other(core: Machine) -> None:
     """Of this machine and of no other, except where its numbers come from and since when something is there."""
     texts = [render("nki", system, machine=machine_facts(core), dialect=Dialect(), sweeps=False) for system in SYSTEMS]
     assert all(core.product in text and "{{" not in text for text in texts)
@@ -144,21 +115,13 @@ def check_what_models_read(core: Machine) -> None:
 
 
 @EVERY
-def test_prompts_and_api_text_are_of_it_and_of_no_other(core: Machine) -> None:
-    check_what_models_read(core)
-
-
-def check_its_cores(core: Machine) -> None:
+def test_the_cores_of_a_host_are_known(core: Machine) -> None:
     assert share_of_this_host(core.name, 3).cores == tuple(range(3 * core.cores_per_device))
 
 
 @EVERY
-def test_the_cores_of_a_host_are_known(core: Machine) -> None:
-    check_its_cores(core)
-
-
-def check_an_instance_of_it_is_recognised(core: Machine, folder: Path) -> None:
-    sdk = PretendSdk(folder)
+def test_an_instance_of_it_is_recognised(core: Machine, tmp_path: Path) -> None:
+    sdk = PretendSdk(tmp_path)
     product = sdk.installation.system_folder / "devices/virtual/dmi/id/product_name"
     product.parent.mkdir(parents=True)
     product.write_text(f"{core.name}.48xlarge\n")
@@ -168,14 +131,7 @@ def check_an_instance_of_it_is_recognised(core: Machine, folder: Path) -> None:
 
 
 @EVERY
-def test_an_instance_of_it_is_recognised(core: Machine, tmp_path: Path) -> None:
-    check_an_instance_of_it_is_recognised(core, tmp_path)
-
-
-# --- a kernel on it -----------------------------------------------------------------------------------
-
-
-def check_a_kernel_knows_where_it_runs(core: Machine) -> None:
+def test_a_kernel_knows_where_it_runs(core: Machine) -> None:
     seen = []
     nki_sim.simulate(lambda: seen.append(nisa.get_nc_version()), machine=core.name)()
     assert [version.value for version in seen] == [core.neuron_core_version]
@@ -183,15 +139,7 @@ def check_a_kernel_knows_where_it_runs(core: Machine) -> None:
 
 
 @EVERY
-def test_a_kernel_knows_where_it_runs(core: Machine) -> None:
-    check_a_kernel_knows_where_it_runs(core)
-
-
-def check_a_kernel_is_timed(core: Machine) -> None:
-    assert summarise(schedule(traced("tensor_copy", "trn2").program, core)).latency_us > 0
-
-
-def check_a_kernel_is_judged(core: Machine) -> None:
+def test_a_kernel_is_judged_on_it(core: Machine) -> None:
     """Traced, checked, run, costed, scheduled, held against bounds, and its gaps priced: as a judge does it."""
     toolchain = open_toolchain("simulator", language="nki", machine=core.name)
     assert isinstance(toolchain, SimulatorToolchain)
@@ -219,109 +167,7 @@ def check_a_kernel_is_judged(core: Machine) -> None:
 
 
 @EVERY
-def test_a_kernel_is_judged_on_it(core: Machine) -> None:
-    check_a_kernel_is_timed(core)
-    check_a_kernel_is_judged(core)
-
-
-@EVERY
 def test_its_peaks_can_be_computed_under_every_precision(core: Machine) -> None:
     work = Work(matmul_flops=10**12, vector_ops=10**6, hbm_bytes=10**6)
     narrower = [NeuronCores(core).bounds(work, policy).peak_us for policy in PrecisionPolicy]
     assert narrower == sorted(narrower, reverse=True) and narrower[-1] > 0
-
-
-# --- each of these can fail -----------------------------------------------------------------------------
-
-
-def halfway(**changes: object) -> Machine:
-    """Another generation, right but for `changes`."""
-    right = {
-        "name": "trn9", "product": "Trainium9", "targets": ("trn9", "gen9"),
-        "calibration": "calibrated: as trn9 would say it",
-    }  # fmt: skip
-    return replace(TRN2, **(right | changes))  # type: ignore[arg-type]  # fields by name
-
-
-def _without(mapping: dict, key: str) -> dict:
-    return {name: value for name, value in mapping.items() if name != key}
-
-
-Check = Callable[[Machine, pytest.MonkeyPatch, Path], object]
-
-
-def _asks(check: Callable[[Machine], object]) -> Check:
-    return lambda core, patch, folder: check(core)
-
-
-HALFWAY: dict[str, tuple[Machine, Check, str]] = {
-    "a number without a source": (
-        halfway(sources=_without(dict(TRN2.sources), "dma_row_ns")), _asks(check_its_numbers), "dma_row_ns",
-    ),
-    "a rate of nothing": (
-        halfway(dma_engine_bytes_per_ns=0.0), _asks(check_its_numbers), "dma_engine_bytes_per_ns",
-    ),
-    "the product of another": (halfway(product="Trainium2"), _asks(check_its_names), "'Trainium2' not in"),
-    "no constant of its name": (halfway(), _asks(check_its_names), "its constant has its name"),
-    "no word of it in the README": (
-        halfway(),
-        lambda core, patch, folder: (patch.setattr(table, "TRN9", core, raising=False), check_its_names(core)),
-        "README.md says which",
-    ),
-    "the calibration of another": (
-        halfway(calibration=TRN2.calibration), _asks(check_it_says_how_far_it_is_calibrated), "'trn9' in 'calibrated",
-    ),
-    "a calibration that it has not": (
-        halfway(calibration="not calibrated: trn9"), _asks(check_it_says_how_far_it_is_calibrated), "'calibrated: '",
-    ),
-    "the targets of another": (
-        halfway(targets=("trn9", *TRN2.targets)), lambda core, patch, folder: check_its_targets(core, patch),
-        "a name means one machine",
-    ),
-    "a target that means nothing": (
-        halfway(), lambda core, patch, folder: check_its_targets(core, patch), "OVERRIDE=trn9: one of",
-    ),
-    "not on the command line": (
-        halfway(), lambda core, patch, folder: test_the_command_line_offers_it(core, folder), "machine.*trn9",
-    ),
-    "a rate that prompts teach": (
-        halfway(rates=_without(dict(TRN2.rates), "tensor_tensor@gpsimd")), _asks(check_what_models_read),
-        "tensor_tensor@gpsimd",
-    ),
-    "prompts of another": (halfway(product="Trainium2"), _asks(check_what_models_read), r"\['trn2'\]"),
-    "a NeuronCore that nc_version does not know": (
-        halfway(neuron_core_version=9), _asks(check_a_kernel_knows_where_it_runs), "9 is not a valid nc_version",
-    ),
-    "a NeuronCore that its own docs leave out": (
-        halfway(), _asks(check_a_kernel_knows_where_it_runs), "its docstring lists all of them",
-    ),
-    "a rate that a kernel needs": (
-        halfway(rates=_without(dict(TRN2.rates), "tensor_copy")), _asks(check_a_kernel_is_timed),
-        "no price for tensor_copy",
-    ),
-    "a name that is no instance type": (
-        halfway(name="inf9"), lambda core, patch, folder: check_an_instance_of_it_is_recognised(core, folder),
-        "instance of type inf9",
-    ),
-    "no peaks that a test holds": (halfway(), _asks(test_its_published_peaks_are_held_by_a_test), "TRN9"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", HALFWAY)
-def test_one_added_halfway_is_found(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    core, check, says = HALFWAY[what]
-    monkeypatch.setitem(MACHINES, core.name, core)  # type: ignore[arg-type]  # a dict, which nobody else may change
-    with pytest.raises(Exception, match=says):  # what is missing decides what is raised
-        check(core, monkeypatch, tmp_path)
-
-
-def test_one_that_lacks_nothing_passes_wherever_only_the_table_is_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    core = halfway()
-    monkeypatch.setitem(MACHINES, core.name, core)  # type: ignore[arg-type]  # as above
-    check_its_numbers(core)
-    check_it_says_how_far_it_is_calibrated(core)
-    check_what_models_read(core)
-    check_its_cores(core)
-    check_an_instance_of_it_is_recognised(core, tmp_path)

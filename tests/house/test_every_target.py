@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import CheckFailure, CompileFailed, Crashed, Evaluation, Incorrect, Measured, Step
+from accelopt_core.evaluation import CheckFailure, CompileFailed, Evaluation, Incorrect, Measured, Step
 from accelopt_core.ports import (
     EvaluationRequest,
     Progress,
@@ -82,9 +82,6 @@ class Scripted:
         self.fault = TargetUnreachable("the run has ended")
 
 
-# --- the table ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Kind:
     make: Callable[[Path], Target]
@@ -141,46 +138,34 @@ def modules() -> list[ModuleType]:
 TARGETS = {name: each for module in modules() for name, each in classes_in(module).items()}
 
 
-def check_the_files(found: dict[str, dict[str, type]]) -> None:
-    for module, classes in found.items():
-        assert classes, f"{module} holds no target"
-
-
 def test_every_file_holds_a_target() -> None:
-    check_the_files({module.__name__: classes_in(module) for module in modules()})
-
-
-def check_the_table(targets: dict[str, type]) -> None:
-    assert set(targets) == {*KINDS, *ELSEWHERE}, "each has a line in KINDS, or its tests elsewhere"
-    for name, file in ELSEWHERE.items():
-        text = (ROOT / file).read_text(encoding="utf-8")
-        assert not [word for word in (f"{name}(", "Measured", "Incorrect", "CompileFailed") if word not in text]
+    assert not [module.__name__ for module in modules() if not classes_in(module)]
 
 
 def test_every_target_goes_through_the_same() -> None:
-    check_the_table(TARGETS)
+    assert set(TARGETS) == {*KINDS, *ELSEWHERE}, "each has a line in KINDS, or its tests elsewhere"
+    for name, file in ELSEWHERE.items():
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert not [word for word in (f"{name}(", "Measured", "Incorrect", "CompileFailed") if word not in text]
 
 
 MADE_IN = ("infra/assembly/targets.py", "infra/assembly/run.py")
 """Where candidates are evaluated; and what a run puts around that."""
 
 
-def check_a_run_uses_it(name: str) -> None:
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_run_uses_it(name: str) -> None:
     trees = [ast.parse((ROOT / file).read_text(encoding="utf-8")) for file in MADE_IN]
     calls = [node.func for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = {function.id for function in calls if isinstance(function, ast.Name)}
     assert name in made, f"a run makes no such target: see {' and '.join(MADE_IN)}"
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_a_run_uses_it(name: str) -> None:
-    check_a_run_uses_it(name)
-
-
 VERBS = ("describe", "evaluate", "close")
 
 
-def check_its_verbs(each: type) -> None:
+@pytest.mark.parametrize("each", TARGETS.values(), ids=TARGETS)
+def test_it_has_the_verbs_of_a_target_as_the_protocol_has_them(each: type) -> None:
     assert isinstance(inspect.getattr_static(each, "width", None), property), "width is a property"
     assert inspect.signature(each.width.fget).return_annotation == "int"
     for verb in VERBS:
@@ -188,17 +173,9 @@ def check_its_verbs(each: type) -> None:
         assert inspect.signature(getattr(each, verb)) == inspect.signature(getattr(Target, verb)), verb
 
 
-@pytest.mark.parametrize("each", TARGETS.values(), ids=TARGETS)
-def test_it_has_the_verbs_of_a_target_as_the_protocol_has_them(each: type) -> None:
-    check_its_verbs(each)
-
-
 def test_the_protocol_asks_for_nothing_else() -> None:
     asked = {name for name in vars(Target) if not name.startswith("_")}
     assert asked == {"width", *VERBS}
-
-
-# --- the contract -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -208,7 +185,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     made.close()
 
 
-def check_what_it_says_of_itself(target: Target) -> None:
+def test_it_says_what_it_is(target: Target) -> None:
     info = target.describe()
     assert isinstance(info, TargetInfo) and info.name and info.fingerprint
     assert info.machine in MACHINES, "prompts, prices and bounds are of a known machine"
@@ -216,22 +193,14 @@ def check_what_it_says_of_itself(target: Target) -> None:
     assert type(target.width) is int and target.width >= 1
 
 
-def test_it_says_what_it_is(target: Target) -> None:
-    check_what_it_says_of_itself(target)
-
-
-def check_a_kernel(target: Target, source: str, kind: type) -> None:
+@pytest.mark.parametrize(("source", "kind"), [(RIGHT, Measured), (WRONG, Incorrect), (BROKEN, CompileFailed)])
+def test_a_fault_of_the_kernel_is_an_evaluation(target: Target, source: str, kind: type) -> None:
     told: list[tuple[object, object]] = []
     result = target.evaluate(request(source), lambda step, detail: told.append((step, detail)))
     assert isinstance(result, kind), result
     assert told and all(isinstance(step, Step) and "\n" not in str(detail) for step, detail in told)
     if isinstance(result, Measured):
         assert result.simulated == target.describe().simulated
-
-
-@pytest.mark.parametrize(("source", "kind"), [(RIGHT, Measured), (WRONG, Incorrect), (BROKEN, CompileFailed)])
-def test_a_fault_of_the_kernel_is_an_evaluation(target: Target, source: str, kind: type) -> None:
-    check_a_kernel(target, source, kind)
 
 
 def check_it_raises_a_target_error(ask: Callable[[], object]) -> None:
@@ -241,18 +210,10 @@ def check_it_raises_a_target_error(ask: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_fault_of_the_machine_is_a_target_error(name: str, tmp_path: Path) -> None:
+def test_a_fault_of_the_machine_is_a_target_error_also_when_it_is_asked(name: str, tmp_path: Path) -> None:
     target = KINDS[name].fail(tmp_path)
     try:
         check_it_raises_a_target_error(lambda: target.evaluate(request(RIGHT), lambda step, detail: None))
-    finally:
-        target.close()
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_machine_that_cannot_be_used_says_so_when_it_is_asked(name: str, tmp_path: Path) -> None:
-    target = KINDS[name].fail(tmp_path)
-    try:
         check_it_raises_a_target_error(target.describe)
     finally:
         target.close()
@@ -263,97 +224,3 @@ def test_once_closed_it_evaluates_nothing(name: str, tmp_path: Path) -> None:
     target = KINDS[name].make(tmp_path)
     target.close()
     check_it_raises_a_target_error(lambda: target.evaluate(request(RIGHT), lambda step, detail: None))
-
-
-# --- each of these can fail -----------------------------------------------------------------------------
-
-
-class Halfway(Scripted):
-    """A target written in a hurry, in a file of its own."""
-
-    @property
-    def width(self) -> int:  # type: ignore[override]  # the script's is a plain number
-        return 1
-
-
-class WithoutClose:
-    width = Halfway.width
-    describe = Halfway.describe
-    evaluate = Halfway.evaluate
-
-
-class WidthAsMethod(Halfway):
-    def width(self) -> int:  # type: ignore[override]  # that is the fault
-        return 1
-
-
-class OtherArguments(Halfway):
-    def evaluate(self, request: EvaluationRequest, told: Progress) -> Evaluation:  # type: ignore[override]  # as above
-        return measured(5.0)
-
-
-class Silent(Halfway):
-    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
-        return super().evaluate(request, lambda step, detail: None)
-
-
-class BlamesTheKernel(Halfway):
-    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
-        try:
-            return super().evaluate(request, progress)
-        except TargetError as error:
-            return Crashed(Step.UPLOAD, str(error))
-
-
-class RaisesForTheKernel(Halfway):
-    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
-        result = super().evaluate(request, progress)
-        if not isinstance(result, Measured):
-            raise TargetMisconfigured("it failed")
-        return result
-
-
-class OfAnUnknownMachine(Halfway):
-    def describe(self) -> TargetInfo:
-        return TargetInfo("ray cluster", "ray-1", False, "trn9")
-
-
-def _closed(target: Target) -> Target:
-    target.close()
-    return target
-
-
-HALFWAY: dict[str, tuple[Callable[[], object], str]] = {
-    "a file with no target in it": (lambda: check_the_files({"infra.targets.on_ray": {}}), "on_ray holds no target"),
-    "no line in the table": (lambda: check_the_table({**TARGETS, "RayTarget": Halfway}), "RayTarget"),
-    "no run that uses it": (lambda: check_a_run_uses_it("RayTarget"), "makes no such target"),
-    "no close": (lambda: check_its_verbs(WithoutClose), "no close"),
-    "width as a method": (lambda: check_its_verbs(WidthAsMethod), "width is a property"),
-    "other arguments": (lambda: check_its_verbs(OtherArguments), "evaluate"),
-    "a machine that nobody knows": (lambda: check_what_it_says_of_itself(OfAnUnknownMachine()), "a known machine"),
-    "progress that goes nowhere": (lambda: check_a_kernel(Silent(), RIGHT, Measured), "assert"),
-    "a wrong kernel as the target's fault": (
-        lambda: check_a_kernel(RaisesForTheKernel(), WRONG, Incorrect), "it failed",
-    ),
-    "the target's fault as the kernel's": (
-        lambda: check_it_raises_a_target_error(
-            lambda: _closed(BlamesTheKernel()).evaluate(request(RIGHT), lambda step, detail: None)
-        ),
-        "DID NOT RAISE",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", HALFWAY)
-def test_one_added_halfway_is_found(what: str) -> None:
-    check, says = HALFWAY[what]
-    with pytest.raises((AssertionError, TargetError, pytest.fail.Exception), match=says):
-        check()
-
-
-def test_one_that_lacks_nothing_passes() -> None:
-    check_its_verbs(Halfway)
-    check_what_it_says_of_itself(Halfway())
-    for source, kind in ((RIGHT, Measured), (WRONG, Incorrect), (BROKEN, CompileFailed)):
-        check_a_kernel(Halfway(), source, kind)
-    check_it_raises_a_target_error(_closed(Halfway()).describe)

@@ -37,9 +37,6 @@ def test_few_files_stand_beside_the_rooms(folder: str) -> None:
     assert len(files) <= MOST_BESIDE_ROOMS, files
 
 
-# --- docs -------------------------------------------------------------------------------------------
-
-
 def test_the_page_of_files_is_the_tree() -> None:
     assert files.PAGE.read_text(encoding="utf-8") == files.page(), "python -m tests.house.files writes it anew"
 

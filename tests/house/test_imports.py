@@ -40,7 +40,6 @@ ORDER = (
     ("nki_optimizer",),
 )
 """A room may import the rows above its own. Where two of one row import each other's like, a row is missing."""
-
 _LEVEL = {name: level for level, row in enumerate(ORDER) for name in row}
 _PACKAGES = {"accelopt_core", "infra"}
 
@@ -118,33 +117,14 @@ def test_the_types_that_all_share_import_no_language(name: str) -> None:
 
 def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> None:
     assert {module for module in modules() if "config" in imports(module)} == {
-        "infra.agents.call",
-        "infra.agents.protocol",
-        "infra.agents.server",
-        "infra.agents.terms",
-        "infra.assembly.language_parts",
-        "infra.assembly.of_nki",
-        "infra.assembly.problem",
-        "infra.assembly.proposing",
-        "infra.assembly.rounds",
-        "infra.assembly.run",
-        "infra.assembly.targets",
-        "infra.command_line",
-        "infra.commands.machines",
-        "infra.commands.evaluate",
-        "infra.commands.init",
-        "infra.commands.many_shapes",
-        "infra.commands.menu",
-        "infra.commands.migrate",
-        "infra.commands.model",
-        "infra.commands.optimize",
-        "infra.commands.profile",
-        "infra.commands.show_html",
-        "infra.commands.suite_side_by_side",
-        "infra.commands.by_name",
-        "orchestrator",
-        "nki_optimizer.completion",
-    }
+        "infra.agents.call", "infra.agents.protocol", "infra.agents.server", "infra.agents.terms",
+        "infra.assembly.language_parts", "infra.assembly.of_nki", "infra.assembly.problem",
+        "infra.assembly.proposing", "infra.assembly.rounds", "infra.assembly.run", "infra.assembly.targets",
+        "infra.command_line", "infra.commands.machines", "infra.commands.evaluate", "infra.commands.init",
+        "infra.commands.many_shapes", "infra.commands.menu", "infra.commands.migrate", "infra.commands.model",
+        "infra.commands.optimize", "infra.commands.profile", "infra.commands.show_html",
+        "infra.commands.suite_side_by_side", "infra.commands.by_name", "orchestrator", "nki_optimizer.completion",
+    }  # fmt: skip
 
 
 def test_ray_is_imported_by_one_file_alone() -> None:

@@ -13,20 +13,12 @@ from infra import command_line
 from tests.house.structure import PACKAGES, ROOT, modules
 
 RETIRED = {
-    "wall": "isolation; of time: deadline, elapsed",
-    "walls": "isolation",
-    "room": "mounts; of a number: what it counts",
-    "hung": "mount point",
-    "far side": "remote agent, host",
-    "crystal": "predictor",
-    "weather": "remembered predictions, drift",
-    "rival": "incumbent",
-    "contest": "paired timing",
-    "standing": "search state, ranking",
-    "detour": "exploration step",
-}
+    "wall": "isolation; of time: deadline, elapsed", "walls": "isolation",
+    "room": "mounts; of a number: what it counts", "hung": "mount point", "far side": "remote agent, host",
+    "crystal": "predictor", "weather": "remembered predictions, drift", "rival": "incumbent",
+    "contest": "paired timing", "standing": "search state, ranking", "detour": "exploration step",
+}  # fmt: skip
 """In names of the program, word by word; with what is said instead."""
-
 EARLIER = {"rival", "max-detour"}
 """Names in files of an earlier layout, where those are read: `infra/runs/earlier_layout.py`, `config.py`."""
 

@@ -23,11 +23,11 @@ from infra.runs.run_folder import RunFolder
 from infra.runs.suite import table_of_runs
 from infra.terminal.report import summary_of
 from nki_sim.__main__ import main as nki_sim
-from tests.e2e.kernels import BROKEN, REFERENCE, SLOW
+from tests.e2e.kernels import REFERENCE, SLOW
 from tests.house.structure import ROOT
+from tests.infra.reports.test_report import finished_run
+from tests.infra.reports.test_suite import a_run
 from tests.infra.samples import manifest, measured
-from tests.infra.test_report import finished_run
-from tests.infra.test_suite import a_run
 
 SECRET = "sk-ant-1234567890"
 
@@ -54,9 +54,6 @@ def strict(schema: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-# --- the schemas ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=schema_name)
 def test_the_shipped_schema_is_what_the_type_says(kind: type) -> None:
     """After a change of a type: `python -m infra.documents.writing`, and a new version where a reader would break."""
@@ -71,14 +68,6 @@ def test_the_docs_name_every_document_and_where_its_schema_is(kind: type) -> Non
     assert f"`{schema_name(kind)}` | `{schema_file(kind).relative_to(ROOT)}`" in page
 
 
-def test_every_field_says_what_it_means_or_has_a_name_that_does() -> None:
-    """Those of a run, which most will read: what holds a unit, a kind or a way to read null has a word on it."""
-    about = schema_of(RunDocument)["properties"]
-    assert {"status", "speedup", "best", "baseline", "diff", "seconds", "rounds_wanted"} <= {
-        name for name, each in about.items() if "description" in each
-    }
-
-
 def test_a_document_that_lacks_a_field_or_has_another_version_is_refused(tmp_path: Path) -> None:
     document = checked(as_json(run_document(summary_of(finished_run(tmp_path)))))
     schema = strict(schema_of(RunDocument))
@@ -90,9 +79,6 @@ def test_a_document_that_lacks_a_field_or_has_another_version_is_refused(tmp_pat
     ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
-
-
-# --- runs -------------------------------------------------------------------------------------------
 
 
 def asked(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any], str]:
@@ -121,9 +107,7 @@ def test_a_run_that_measured_nothing_has_nulls(tmp_path: Path, capsys: pytest.Ca
     assert document["best"] is None and document["speedup"] is None and document["reason"] == "the host is gone"
 
 
-def test_runs_lists_the_newest_first_and_says_which_are_damaged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_lists_the_newest_first_and_says_which_are_damaged(tmp_path, capsys) -> None:
     finished_run(tmp_path, "a")
     finished_run(tmp_path, "b")
     (tmp_path / "a" / "best.json").write_text("{")
@@ -145,9 +129,6 @@ def test_numbers_that_are_none_are_null(tmp_path: Path) -> None:
     assert document["best"]["likely"]["low_us"] == 400.0
 
 
-# --- the others ---------------------------------------------------------------------------------------
-
-
 def test_a_suite_is_its_table(tmp_path: Path) -> None:
     a_run(tmp_path, "silu", 20.0, 10.0)
     a_run(tmp_path, "mamba", None)
@@ -163,7 +144,7 @@ def test_the_doctor_s_report_is_whole() -> None:
     assert document["machines"][0]["report"]["routes"] and document["machines"][1]["report"] is None
 
 
-def test_the_simulator_s_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_simulator_s_profile_and_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kernel, reference = tmp_path / "mine.py", tmp_path / "ref.py"
     kernel.write_text(f"print('importing')\n{SLOW}")
     reference.write_text(REFERENCE.replace("2048, 4", "512, 2"))
@@ -174,9 +155,6 @@ def test_the_simulator_s_profile(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert document["latency_us"] > 0 and document["lines"] and document["timeline"] == str(timeline)
     assert document["likely"]["low_us"] < document["latency_us"] < document["likely"]["high_us"]
     assert timeline.exists() and "importing" in said.err
-
-
-def test_the_simulator_s_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kernel = tmp_path / "mine.py"
     kernel.write_text(SLOW.replace("buffer=nl.shared_hbm", "buffer=nl.hbm").replace("nl.add", "np.add"))
     assert nki_sim(["check", str(kernel), "--json"]) == 1
@@ -185,9 +163,6 @@ def test_the_simulator_s_findings(tmp_path: Path, capsys: pytest.CaptureFixture[
     kernel.write_text(SLOW)
     assert nki_sim(["check", str(kernel), "--json"]) == 0
     assert checked(capsys.readouterr().out)["findings"] == []
-
-
-# --- what goes wrong ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -200,18 +175,7 @@ def test_the_simulator_s_findings(tmp_path: Path, capsys: pytest.CaptureFixture[
         (("--json", "--kernel", "nowhere.py"), 2, "no such kernel file"),
     ],
 )
-def test_an_error_is_a_document_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int, said: str
-) -> None:
+def test_an_error_is_a_document_too(tmp_path, capsys, arguments, status, said) -> None:
     ended, document, errors = asked(capsys, *arguments, "--checkpoints", tmp_path)
     assert ended == document["exit_code"] == status and said in document["error"] and said in errors
     assert SECRET not in json.dumps(document) + errors
-
-
-def test_a_kernel_the_simulator_refuses_is_an_error_document(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "mine.py").write_text(BROKEN)
-    status = nki_sim(["profile", str(tmp_path / "mine.py"), "--shape", "128x2048", "128x2048", "--json"])
-    document = checked(capsys.readouterr().out)
-    assert status == document["exit_code"] == 1 and "tensor_plus" in document["error"]

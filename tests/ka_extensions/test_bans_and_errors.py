@@ -41,9 +41,7 @@ SLOWER, GOOD = "no_improvement", "improved"
     ids=["two are not enough", "three are", "for five rounds", "and no longer", "others in between", "a win clears it",
          "a dumb model is not the idea's fault", "no plan is no idea", "what was not sent was not tried"],
 )  # fmt: skip
-def test_an_idea_that_failed_three_rounds_in_a_row_rests_for_five(
-    past: list[Attempt], next_round: int, banned: list[str]
-) -> None:
+def test_an_idea_that_failed_three_rounds_in_a_row_rests_for_five(past, next_round, banned) -> None:
     assert [ban.technique for ban in BanRule(after=3, rounds=5).banned(past, next_round)] == banned
 
 

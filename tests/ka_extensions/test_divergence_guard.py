@@ -49,9 +49,7 @@ def test_the_noise_of_the_measurements_widens_the_band() -> None:
     ids=["none", "of one step", "of two", "of three", "a failure is a step", "but not from the best", "an improvement "
          "starts the count again", "so does going back"],
 )  # fmt: skip
-def test_exploration_ends_after_exactly_so_many_steps(
-    limit: int, candidates_us: list[float | None], verdicts: list[str]
-) -> None:
+def test_exploration_ends_after_exactly_so_many_steps(limit, candidates_us, verdicts) -> None:
     guard, away, found = DivergenceGuard(max_exploration=limit), 0, []
     for us in candidates_us:
         decision = guard.decide(us, 100.0, away=away)

@@ -43,9 +43,6 @@ def test_each_declared_value_is_tried_once_the_nearest_first() -> None:
         seen.append(plan.title)
         history = (*history, tried(number, source))
     assert seen == ["change BLOCK from 64 to 32", "change BLOCK from 64 to 256", "change WARPS from 4 to 2"]
-
-
-def test_plans_of_one_round_differ() -> None:
     first = PROPOSER.planner.plan(context())
     assert PROPOSER.planner.plan(context(planned=(first,))).title != first.title
 

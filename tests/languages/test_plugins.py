@@ -98,16 +98,11 @@ except SettingsError as error:
     print(error)
 """
     first, second = python(code, tmp_path).splitlines()
-    assert (
-        first == "nki"
-        and "'toy' is not one of nki" in second
-        and ": the plugin toy does not load: ModuleNotFoundError" in second
-    )
+    assert first == "nki" and "'toy' is not one of nki" in second
+    assert ": the plugin toy does not load: ModuleNotFoundError" in second
 
 
-def test_runs_of_a_language_that_is_gone_are_shown_and_not_resumed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_of_a_language_that_is_gone_are_shown_and_not_resumed(tmp_path, capsys) -> None:
     settings = config.to_document(config.Settings())
     settings["run"] |= {"language": "toy", "beads": [3]}
     folder = RunFolder.create(tmp_path, manifest("r1", language="toy"), settings)

@@ -110,11 +110,6 @@ def test_what_declares_nothing_that_can_be_changed_is_not_priced(source: str) ->
     assert swept(source, prices) == (source, []) and not prices.asked
 
 
-def test_what_the_executor_refuses_stays_refused() -> None:
-    with pytest.raises(UnusableReply, match="prose"):
-        swept("", Prices({}))
-
-
 def test_a_large_space_is_cut_and_few_changes_come_first() -> None:
     names = "ABCDEFGHIJKL"
     lines = "".join(f"{name} = 1\n" for name in names)

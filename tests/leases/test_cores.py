@@ -58,9 +58,7 @@ def test_the_patience_is_for_all_waiting_together(host: LeaseFolder) -> None:
     taken.release()
 
 
-def test_what_the_user_gave_the_runtime_is_used_as_it_is_and_leased_by_nobody(
-    monkeypatch: pytest.MonkeyPatch, host: LeaseFolder
-) -> None:
+def test_what_the_user_gave_the_runtime_is_used_as_it_is_and_leased_by_nobody(monkeypatch, host) -> None:
     monkeypatch.setenv(RUNTIME_VARIABLE, "4-7")
     share = share_of_this_host("trn2", 1)
     assert share.core == "4-7"

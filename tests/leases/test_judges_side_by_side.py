@@ -67,9 +67,7 @@ def test_three_judges_on_two_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert all(ended <= following for (_, ended), (following, _) in zip(on_it, on_it[1:]))
 
 
-def test_a_toolchain_that_finds_no_core_free_says_who_has_it_and_gives_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_toolchain_that_finds_no_core_free_says_who_has_it_and_gives_up(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "leases"))
     monkeypatch.setenv(CORES_VARIABLE, "0")
     monkeypatch.setenv("NKI_OPTIMIZER_CORE_WAIT_S", "0.3")

@@ -27,7 +27,6 @@ OLD = time.time() - 10 * LEASE_S
 def folder(tmp_path: Path) -> LeaseFolder:
     made = LeaseFolder(tmp_path / "shared" / "leases")
     lease = made.take("core-99")
-    assert lease is not None
     lease.release()
     return made
 
@@ -64,13 +63,8 @@ def kill(process: multiprocessing.process.BaseProcess, reap: bool = True) -> Non
         process.join()
 
 
-# --- races ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cores", [1, 3])
-def test_of_many_processes_no_two_ever_hold_one_core_and_killed_ones_lose_nothing(
-    folder: LeaseFolder, tmp_path: Path, cores: int
-) -> None:
+def test_of_many_processes_no_two_ever_hold_one_core_and_killed_ones_lose_nothing(folder, tmp_path, cores) -> None:
     names = [f"core-{number}" for number in range(cores)]
 
     def work(number: int) -> None:
@@ -116,9 +110,6 @@ def test_a_stale_lease_is_won_by_one_of_many(folder: LeaseFolder, tmp_path: Path
     assert len(list(tmp_path.glob("won-*"))) == 1
 
 
-# --- holders --------------------------------------------------------------------------------------
-
-
 def test_a_lease_is_exclusive_until_released(folder: LeaseFolder) -> None:
     lease = folder.take("core-0")
     assert lease is not None and folder.take("core-0") is None
@@ -128,7 +119,6 @@ def test_a_lease_is_exclusive_until_released(folder: LeaseFolder) -> None:
     lease.release()
     lease.release()
     again = folder.take("core-0")
-    assert again is not None
     again.release()
     other.release()
 
@@ -148,7 +138,6 @@ def test_a_stopped_holder_loses_its_core_after_a_while_and_is_told(tmp_path: Pat
 
     def hold() -> None:
         lease = folder.take("core-0")
-        assert lease is not None
         time.sleep(1.5)  # longer than a lease: it is renewed
         lease.check()
         holding.set()
@@ -192,7 +181,6 @@ def test_all_users_may_take_part_whatever_the_umask(tmp_path: Path) -> None:
         lease = LeaseFolder(tmp_path / "a" / "leases").take("core-0")
     finally:
         os.umask(before)
-    assert lease is not None
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o755
     assert stat.S_IMODE((tmp_path / "a" / "leases").stat().st_mode) == 0o1777
     assert stat.S_IMODE((tmp_path / "a" / "leases" / "core-0.1").stat().st_mode) == 0o644
@@ -209,7 +197,6 @@ def test_a_dead_users_core_goes_to_another_user_who_cannot_remove_his_file(tmp_p
     def as_user(uid: int) -> None:
         os.setuid(uid)
         lease = folder.take("core-0")
-        assert lease is not None
         lease.check()
         os._exit(0)
 
@@ -234,8 +221,6 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path, kind: str) -> 
         LeaseFolder(path).take("core-0")
     assert "\n" not in str(caught.value)
 
-
-# --- hostile files --------------------------------------------------------------------------------
 
 FREE, HELD = "free", "held until it expires"
 
@@ -275,13 +260,10 @@ def test_what_a_file_says_frees_a_core_early_or_not_at_all(folder: LeaseFolder, 
 
 
 JUNK = {
-    "empty": b"",
-    "garbage": os.urandom(900),
-    "nothing but brackets": b"[" * 900,
-    "huge": b'{"pid": 1, "start": "' + b"x" * 10_000_000,
-    "not an object": b"7",
+    "empty": b"", "garbage": os.urandom(900), "nothing but brackets": b"[" * 900,
+    "huge": b'{"pid": 1, "start": "' + b"x" * 10_000_000, "not an object": b"7",
     "an infinite number": b'{"pid": Infinity, "start": "", "boot": "", "pids": ""}',
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", JUNK)
@@ -292,7 +274,6 @@ def test_junk_holds_a_core_only_while_it_is_fresh(folder: LeaseFolder, name: str
     for stamp in (OLD, time.time() + 10 * LEASE_S):
         os.utime(path, (stamp, stamp))
         lease = folder.take("core-0")
-        assert lease is not None
         lease.release()
         (folder.path / "core-0.7").write_bytes(JUNK[name])
 
@@ -308,7 +289,6 @@ def test_what_is_not_a_file_holds_nothing_and_is_not_touched(folder: LeaseFolder
     (folder.path / "core-4.4").symlink_to(tmp_path / "not there")
     for number in range(5):
         lease = folder.take(f"core-{number}")
-        assert lease is not None
         lease.release()
     assert mine.read_text() == "precious" and mine.stat().st_mtime == OLD
     assert not (tmp_path / "not there").exists()

@@ -75,16 +75,13 @@ TASK = Task(
 
 PROFILE = Profile(
     fields={
-        "total_time": 400e-6,
-        "dma_active_time_percent": 0.41,
-        "hbm_read_bytes": 33_570_816.0,
-        "vector_engine_instruction_count": 32.0,
-        "a_field_nobody_listed": 1.0,
+        "total_time": 400e-6, "dma_active_time_percent": 0.41, "hbm_read_bytes": 33_570_816.0,
+        "vector_engine_instruction_count": 32.0, "a_field_nobody_listed": 1.0,
     },
     bounds=Bounds(matmul_us=0.0, vector_us=71.0, memory_us=168.0, source="declared"),
     hot_lines=(HotLine(18, "vector", 80.5, 32, "nisa.tensor_scalar(dst=y, data=t, op0=nl.multiply, operand0=s)"),),
     gaps=(Gap("repeated loads", 61.5, "hoist the load", "line 14 loads the same 512 B 32 times"),),
-)
+)  # fmt: skip
 
 
 def measured(latency_us: float, profile: Profile = PROFILE) -> Measured:
@@ -95,24 +92,15 @@ def measured(latency_us: float, profile: Profile = PROFILE) -> Measured:
 PARENT = Candidate("c0", KERNEL)
 
 PLAN = Plan(
-    id="plan-004",
-    title="Load the scale once",
-    technique="hoist-invariant-load",
-    bottleneck=Bottleneck.UNDERUTILIZED,
-    expected_gain_us=60.0,
-    rationale="the repeated load on line 14 costs 61.5 µs",
-)
+    id="plan-004", title="Load the scale once", technique="hoist-invariant-load", bottleneck=Bottleneck.UNDERUTILIZED,
+    expected_gain_us=60.0, rationale="the repeated load on line 14 costs 61.5 µs",
+)  # fmt: skip
 
 WIN = Experience(
-    title="Hoist a load that does not change",
-    summary="Loading a constant tile in the loop repeats the DMA latency.",
-    technique="hoist-invariant-load",
-    bottleneck="underutilized",
-    slow="for i in r:\n    dma",
-    fast="dma\nfor i in r:",
-    speedup=1.42,
-    kernel="rmsnorm",
-)
+    title="Hoist a load that does not change", summary="Loading a constant tile in the loop repeats the DMA latency.",
+    technique="hoist-invariant-load", bottleneck="underutilized", slow="for i in r:\n    dma",
+    fast="dma\nfor i in r:", speedup=1.42, kernel="rmsnorm",
+)  # fmt: skip
 REJECTION = Experience(
     title="Sum in the activation", summary="Slower here.", technique="row-sum-in-activation", speedup=0.8, kernel="bmm"
 )
@@ -125,6 +113,8 @@ def context(**changes: object) -> RoundContext:
         attempted(2, "no_improvement", name="c2", source=BETTER + "\nX = 1\n", parent="c0", technique="exact-tiles",
                   title="Use 2048 columns", latency_us=401.0, summary="401.0 µs is not below 396.0 µs"),
     )  # fmt: skip
+    reviewed = Reflexion(2, "Use 2048 columns", "exact-tiles", 30.0, -1.0, "no_improvement", False,
+                         "Columns were fine.", ("tails of odd sizes",), ("resident scale",))  # fmt: skip
     base = RoundContext(
         round=4,
         task=TASK,
@@ -135,20 +125,7 @@ def context(**changes: object) -> RoundContext:
         baseline_us=800.0,
         language=NKI,
         history=history,
-        reflexions=(
-            Reflexion(
-                2,
-                "Use 2048 columns",
-                "exact-tiles",
-                30.0,
-                -1.0,
-                "no_improvement",
-                False,
-                "Columns were fine.",
-                ("tails of odd sizes",),
-                ("resident scale",),
-            ),
-        ),
+        reflexions=(reviewed,),
         avoid=("tails of odd sizes",),
         build_on=("resident scale",),
         experiences=(WIN, REJECTION),

@@ -11,13 +11,9 @@ from accelopt_core.model.answers import MalformedAnswer, list_field, read_object
 from accelopt_core.model.planner import described_plan
 
 FIELDS = {
-    "title": "Load the scale once",
-    "technique": "hoist-invariant-load",
-    "bottleneck": "underutilized",
-    "expected_gain_us": 60.0,
-    "rationale": "line 13 costs 61.5 µs",
-    "details": "move lines 12 and 13 above the loop",
-}
+    "title": "Load the scale once", "technique": "hoist-invariant-load", "bottleneck": "underutilized",
+    "expected_gain_us": 60.0, "rationale": "line 13 costs 61.5 µs", "details": "move lines 12 and 13 above the loop",
+}  # fmt: skip
 PLAIN = json.dumps(FIELDS)
 
 
@@ -28,23 +24,18 @@ def changed(**fields: object) -> str:
 READ = {
     "the object alone": PLAIN,
     "in a json fence after prose": f"The loop repeats a load.\n\n```json\n{PLAIN}\n```\nGood luck!",
-    "in a fence without a language": f"```\n{PLAIN}\n```",
-    "in a fence that never closes": f"```json\n{PLAIN}",
+    "in a fence without a language": f"```\n{PLAIN}\n```", "in a fence that never closes": f"```json\n{PLAIN}",
     "inside prose": f"My plan is {PLAIN}, as explained.",
     "after thoughts with braces": f"<think>dict {{}} and {{'title': 1}}</think>\n{PLAIN}",
-    "after a code block": f"```python\nd = {{'a': 1}}\n```\n{PLAIN}",
-    "a list of one": f"[{PLAIN}]",
+    "after a code block": f"```python\nd = {{'a': 1}}\n```\n{PLAIN}", "a list of one": f"[{PLAIN}]",
     "a draft and then the real one": f"First idea: {changed(title='Draft')}\nBetter:\n```json\n{PLAIN}\n```",
-    "trailing commas": PLAIN[:-1] + ",}",
-    "comments": PLAIN.replace('{"title"', '{\n// the change\n"title"'),
-    "raw newlines in a text": PLAIN.replace("move lines 12", "move\nlines 12"),
-    "a Python literal": repr(FIELDS),
-    "a number as text": changed(expected_gain_us="~60 µs"),
-    "milliseconds": changed(expected_gain_us="0.06 ms"),
+    "trailing commas": PLAIN[:-1] + ",}", "comments": PLAIN.replace('{"title"', '{\n// the change\n"title"'),
+    "raw newlines in a text": PLAIN.replace("move lines 12", "move\nlines 12"), "a Python literal": repr(FIELDS),
+    "a number as text": changed(expected_gain_us="~60 µs"), "milliseconds": changed(expected_gain_us="0.06 ms"),
     "other words for the bottleneck": changed(bottleneck="Under-utilized".replace("-", "")),
     "technique in words": changed(technique="Hoist invariant load"),
     "more fields than asked for": changed(confidence=0.8, risks=["none"]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("reply", READ.values(), ids=READ.keys())
@@ -57,15 +48,15 @@ def test_a_plan_is_read(reply: str) -> None:
     assert plan.rationale == FIELDS["rationale"]
 
 
-@pytest.mark.parametrize(("word", "bottleneck"), [
-    ("memory-bound", Bottleneck.MEMORY_BOUND),
-    ("Memory bound", Bottleneck.MEMORY_BOUND),
-    ("DMA bandwidth", Bottleneck.MEMORY_BOUND),
-    ("compute_bound", Bottleneck.COMPUTE_BOUND),
-    ("UNDERUTILIZED", Bottleneck.UNDERUTILIZED),
-])  # fmt: skip
-def test_the_bottleneck_may_be_said_in_other_words(word: str, bottleneck: Bottleneck) -> None:
-    assert described_plan(read_object(changed(bottleneck=word), required="title"), "p", 400.0).bottleneck is bottleneck
+def test_the_bottleneck_may_be_said_in_other_words() -> None:
+    for word, meant in (
+        ("memory-bound", Bottleneck.MEMORY_BOUND),
+        ("Memory bound", Bottleneck.MEMORY_BOUND),
+        ("DMA bandwidth", Bottleneck.MEMORY_BOUND),
+        ("compute_bound", Bottleneck.COMPUTE_BOUND),
+    ):
+        plan = described_plan(read_object(changed(bottleneck=word), required="title"), "p", 400.0)
+        assert plan.bottleneck is meant
 
 
 COMPLAINTS = {
@@ -98,32 +89,18 @@ def test_a_malformed_plan_is_answered_with_a_precise_complaint(reply: str, compl
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("value", "items"), [
-    (None, ()),
-    ([], ()),
-    ("one", ("one",)),
-    (["a", "a", "b  c", "none", ""], ("a", "b c")),
-    (["a", "b", "c", "d"], ("a", "b", "c")),
-])  # fmt: skip
-def test_lists_are_short_and_without_repetition(value: object, items: tuple[str, ...]) -> None:
-    assert list_field({"avoid": value}, "avoid", most=3, longest=50) == items
-
-
-@pytest.mark.parametrize("value", [7, {"a": 1}, [1, 2]])
-def test_a_list_of_anything_else_is_malformed(value: object) -> None:
-    with pytest.raises(MalformedAnswer, match="must be a list of texts"):
-        list_field({"avoid": value}, "avoid", most=3, longest=50)
-
-
-@pytest.mark.parametrize("value", ["partly", " Partly ", "PARTLY"])
-def test_one_of_some_words(value: object) -> None:
-    assert word_field({"diagnosis": value}, "diagnosis", ("right", "partly")) == "partly"
-
-
-@pytest.mark.parametrize("value", [None, True, "wrong", "right | partly"])
-def test_a_word_that_is_none_of_them(value: object) -> None:
-    with pytest.raises(MalformedAnswer, match="must be one of right, partly"):
-        word_field({"diagnosis": value}, "diagnosis", ("right", "partly"))
+def test_fields_are_forgiven_what_is_meant_and_no_more() -> None:
+    for value, items in ((None, ()), ([], ()), ("one", ("one",)), (["a", "a", "b  c", "none", ""], ("a", "b c")),
+                         (["a", "b", "c", "d"], ("a", "b", "c"))):  # fmt: skip
+        assert list_field({"avoid": value}, "avoid", most=3, longest=50) == items
+    for value in ("partly", " Partly ", "PARTLY"):
+        assert word_field({"diagnosis": value}, "diagnosis", ("right", "partly")) == "partly"
+    for value in (None, True, "wrong", "right | partly"):
+        with pytest.raises(MalformedAnswer, match="must be one of right, partly"):
+            word_field({"diagnosis": value}, "diagnosis", ("right", "partly"))
+    for value in (7, {"a": 1}, [1, 2]):
+        with pytest.raises(MalformedAnswer, match="must be a list of texts"):
+            list_field({"avoid": value}, "avoid", most=3, longest=50)
 
 
 @pytest.mark.parametrize("hostile", ["{" * 50_000, "[{" * 20_000, '{"a":' * 5_000, "{" + "x" * 200_000])

@@ -76,19 +76,18 @@ def all_it_needs(provider: Provider, folder: Path) -> ProviderSettings:
     return settings_from_environment(provider.name, told, {f"{prefix(provider)}_API_KEY": "a-key-0123456789"})
 
 
-# --- its file -------------------------------------------------------------------------------------------
-
-
-def test_every_file_of_a_provider_is_a_line_of_the_registry() -> None:
+def test_every_file_of_a_provider_is_a_line_of_the_registry_and_has_its_name() -> None:
     found = {path.stem for path in (ROOT / "infra" / "llm").glob("*_model.py")}
     assert sorted(found) == sorted(FILES)
     assert len(PROVIDERS) == len(FILES), "two providers have the same name"
-
-
-def test_each_provider_has_the_name_of_its_file() -> None:
     assert [f"{name.replace('-', '_')}_model" for name in PROVIDERS] == list(FILES)
     for name in PROVIDERS:
         assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name)
+    assert ("auto", *PROVIDERS, "catalogue") == config.PROVIDERS
+    prices = load_prices()
+    assert set(DEFAULTS) <= set(PROVIDERS)
+    for section in DEFAULTS.values():
+        assert prices.price_of(section["model"]) is not None
 
 
 def test_the_registry_loads_no_library() -> None:
@@ -102,13 +101,6 @@ def test_the_registry_loads_no_library() -> None:
     )  # fmt: skip
     foreign = loaded - always - set(sys.stdlib_module_names) - OURS
     assert not foreign, f"importing the registry imports {', '.join(sorted(foreign))}"
-
-
-# --- on the command line --------------------------------------------------------------------------------
-
-
-def test_the_command_line_offers_each_in_the_order_of_the_registry() -> None:
-    assert ("auto", *PROVIDERS, "catalogue") == config.PROVIDERS
 
 
 @EVERY
@@ -127,9 +119,6 @@ def test_without_what_it_needs_the_command_line_is_refused(provider: Provider, f
                  for need in provider.needs if need != missing]  # fmt: skip
         with pytest.raises(SettingsError, match=f"^--provider: {provider.name} needs {SETTINGS[missing].flag} as well"):
             command_line.read(["--provider", provider.name, *flags], {}, folder)
-
-
-# --- built ----------------------------------------------------------------------------------------------
 
 
 @EVERY
@@ -166,22 +155,12 @@ def test_with_what_it_needs_it_is_built(provider: Provider, folder: Path) -> Non
         assert model == named and provider.name not in DEFAULTS
 
 
-def test_each_default_model_belongs_to_a_provider_and_has_a_price() -> None:
-    prices = load_prices()
-    assert set(DEFAULTS) <= set(PROVIDERS)
-    for section in DEFAULTS.values():
-        assert prices.price_of(section["model"]) is not None
-
-
 @EVERY
 def test_what_offers_it_is_enough_for_it(provider: Provider, bare: None) -> None:
     for variable in provider.offered_by:
         environment = {variable: "http://127.0.0.1:9/v1" if variable.endswith("_URL") else "a-key-0123456789"}
         assert provider_from_environment(environment) == provider.name
         build_model(provider.name, settings_from_environment(provider.name, ProviderSettings(NAMED), environment))
-
-
-# --- its tests ------------------------------------------------------------------------------------------
 
 
 @EVERY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from dataclasses import replace
 
 import pytest
@@ -61,12 +60,10 @@ DIFF = """--- a/kernel.py
 GOOD = {
     "one fence": f"```python\n{BETTER}```",
     "prose around it": f"Sure! The load moves up.\n\n```python\n{BETTER}```\n\nThis saves about 60 µs.",
-    "no language": f"```\n{BETTER}```",
-    "another language name": f"```nki\n{BETTER}```",
+    "no language": f"```\n{BETTER}```", "another language name": f"```nki\n{BETTER}```",
     "tildes": f"~~~python\n{BETTER}~~~",
     "four ticks around three": f"````python\n{BETTER.replace('Scale every row.', 'Scale every row. ``` x')}````",
-    "never closed": f"```python\n{BETTER}",
-    "windows newlines": f"```python\n{BETTER}```".replace("\n", "\r\n"),
+    "never closed": f"```python\n{BETTER}", "windows newlines": f"```python\n{BETTER}```".replace("\n", "\r\n"),
     "snippets before and after": f"```python\n{SNIPPET}\n```\n:\n```python\n{BETTER}```\nand\n```python\nx = 1\n```",
     "the old kernel first": f"Before:\n```python\n{KERNEL}```\nAfter:\n```python\n{BETTER}```",
     "the old kernel last": f"After:\n```python\n{BETTER}```\nBefore it was:\n```python\n{KERNEL}```",
@@ -77,12 +74,10 @@ GOOD = {
     "no fence, prose with an import in it": f"I will\nimport nothing new.\n\n{BETTER}",
     "json": '{"code": ' + json.dumps(BETTER) + "}",
     "json with a fence inside": '{"kernel": ' + json.dumps(f"```python\n{BETTER}```") + "}",
-    "search and replace": SEARCH_REPLACE,
-    "search and replace in a fence": f"```\n{SEARCH_REPLACE}```",
-    "diff": f"```diff\n{DIFF}```\nDone.",
-    "diff without a fence": f"Apply this:\n\n{DIFF}",
+    "search and replace": SEARCH_REPLACE, "search and replace in a fence": f"```\n{SEARCH_REPLACE}```",
+    "diff": f"```diff\n{DIFF}```\nDone.", "diff without a fence": f"Apply this:\n\n{DIFF}",
     "no-break spaces": f"```python\n{BETTER.replace('    for', chr(0xA0) * 4 + 'for')}```".replace(chr(0xA0), " "),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("reply", GOOD.values(), ids=GOOD.keys())
@@ -92,13 +87,20 @@ def test_the_kernel_is_found(reply: str) -> None:
     check_kernel(found, parent=KERNEL)
 
 
-def test_edits_apply_to_the_failed_try_before_the_parent() -> None:
+def test_edits_apply_to_the_failed_try_first_and_only_where_they_fit_once() -> None:
     failed = KERNEL.replace("nl.silu", "nl.slu")
     edit = (
         "<<<<<<< SEARCH\n        nisa.activation(dst=y, op=nl.slu, data=y)\n=======\n        nisa.activation("
         "dst=y, op=nl.silu, data=y, scale=1.0)\n>>>>>>> REPLACE"
     )
     assert "scale=1.0" in extract_kernel(edit, bases=[failed, KERNEL])
+    twice = "<<<<<<< SEARCH\n    x = 1\n=======\n    x = 2\n>>>>>>> REPLACE"
+    base = "def kernel():\n    x = 1\n    y = 2\n    x = 1\n    return x\n"
+    with pytest.raises(UnusableReply, match="fits 2 places"):
+        extract_kernel(twice, bases=[base])
+    prose = "import this idea and def that one, said the # model\n" * 20_000
+    with pytest.raises(UnusableReply):
+        extract_kernel(prose, bases=[KERNEL])
 
 
 BAD = {
@@ -124,18 +126,6 @@ def test_what_is_missing_is_named(reply: str, advice: str) -> None:
     assert advice in str(raised.value)
     assert "\n" not in str(raised.value)
     assert raised.value.reply == reply
-
-
-def test_a_truncated_reply_is_told_to_be_brief() -> None:
-    with pytest.raises(UnusableReply, match="cut off at its length limit"):
-        extract_kernel(f"Let me explain.\n```python\n{BETTER[:400]}", bases=[KERNEL], truncated=True)
-
-
-def test_ambiguous_edits_are_refused() -> None:
-    twice = "<<<<<<< SEARCH\n    x = 1\n=======\n    x = 2\n>>>>>>> REPLACE"
-    base = "def kernel():\n    x = 1\n    y = 2\n    x = 1\n    return x\n"
-    with pytest.raises(UnusableReply, match="fits 2 places"):
-        extract_kernel(twice, bases=[base])
 
 
 def attempt(source: str) -> Attempt:
@@ -171,16 +161,6 @@ def test_a_kernel_that_was_not_sent_to_the_device_may_be_written_again() -> None
     check_kernel(BETTER, parent=KERNEL, history=(replace(attempt(BETTER), outcome=Outcome.OUTRANKED),))
 
 
-def test_a_huge_reply_of_prose_is_judged_quickly_and_refused() -> None:
-    prose = "import this idea and def that one, said the # model\n" * 20_000
-    with pytest.raises(UnusableReply):
-        extract_kernel(prose, bases=[KERNEL])
-
-
-def test_operators_are_read_from_the_syntax_tree() -> None:
-    assert kernel_operators(KERNEL) == ("activation:silu", "dma_copy", "tensor_scalar:multiply")
-
-
 @pytest.mark.parametrize(
     "header",
     [
@@ -190,18 +170,11 @@ def test_operators_are_read_from_the_syntax_tree() -> None:
     ],
 )
 def test_operators_survive_other_ways_to_import(header: str) -> None:
-    call = "isa" if "nisa = isa" in header else "nisa"
-    source = textwrap.dedent(f"""
-        {header.splitlines()[0]}
-        {header.splitlines()[-1]}
-        # nisa.nc_matmul is only mentioned here
-        {call}.activation(dst=a, op=nl.exp, data=b, reduce_op=nl.add)
-    """)
-    assert kernel_operators(source) == ("activation:add", "activation:exp")
-
-
-def test_operators_of_something_that_does_not_parse() -> None:
+    assert kernel_operators(KERNEL) == ("activation:silu", "dma_copy", "tensor_scalar:multiply")
     assert kernel_operators("def (") == ()
+    call = "isa" if "nisa = isa" in header else "nisa"
+    source = f"{header}\n# nisa.nc_matmul\n{call}.activation(dst=a, op=nl.exp, data=b, reduce_op=nl.add)\n"
+    assert kernel_operators(source) == ("activation:add", "activation:exp")
 
 
 def test_a_kernel_of_another_name_is_known_by_it() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.ports import BudgetExhausted, Message, ModelBusy, ModelError, ModelReply, ModelRequest, Role, Usage
-from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget, estimated_tokens, totals_by
+from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget, totals_by
 from infra.llm.prices import BadPriceFile, load_prices
 from infra.llm.recording import (
     BadRecording,
@@ -101,7 +101,6 @@ def test_every_call_is_counted_failed_ones_included() -> None:
     with pytest.raises(ModelBusy):
         model.complete(request(Role.EXECUTOR))
     model.complete(request(Role.EXECUTOR))
-
     assert [(entry.role, entry.usage, entry.failed) for entry in ledger.entries] == [
         (Role.PLANNER, Usage(1000, 100), False),
         (Role.EXECUTOR, Usage(10, 1), True),
@@ -113,16 +112,13 @@ def test_every_call_is_counted_failed_ones_included() -> None:
 
 
 def test_calls_of_unknown_price_are_counted_apart() -> None:
+    with pytest.raises(BudgetExhausted, match="price is unknown"):
+        Ledger(PRICES, ModelBudget(max_cost_usd=1.0)).wrap(Scripted("openai:qwen3")).complete(request())
     ledger = Ledger(PRICES)
     ledger.wrap(Scripted("openai:qwen3", reply("qwen3", Usage(10, 10)))).complete(request())
     assert (ledger.total.cost_usd, ledger.total.unpriced_calls) == (0.0, 1)
     ledger.wrap(Scripted("a:claude-opus-5-5", reply("claude-opus-5-5", Usage(MILLION)))).complete(request())
     assert (ledger.total.cost_usd, ledger.total.unpriced_calls) == (4.0, 1)
-
-
-def test_a_resumed_run_goes_on_from_what_was_spent() -> None:
-    spent = LedgerEntry(Role.PLANNER, "claude-opus-5-5", Usage(MILLION), 4.0)
-    assert Ledger(PRICES, entries=[spent]).total.cost_usd == 4.0
 
 
 def test_the_cost_budget_stops_before_the_call_that_could_exceed_it() -> None:
@@ -154,11 +150,6 @@ def test_the_token_budget_stops_too_and_counts_calls_in_flight() -> None:
     assert ledger.total.usage.total_tokens == 10
 
 
-def test_a_cost_budget_needs_a_known_price() -> None:
-    with pytest.raises(BudgetExhausted, match="price is unknown"):
-        Ledger(PRICES, ModelBudget(max_cost_usd=1.0)).wrap(Scripted("openai:qwen3")).complete(request())
-
-
 def test_an_interrupted_call_releases_its_reservation() -> None:
     class Interrupted:
         name = "a:claude-opus-5-5"
@@ -172,10 +163,6 @@ def test_an_interrupted_call_releases_its_reservation() -> None:
     ledger.wrap(Scripted("a:x", reply("x", Usage(1)))).complete(request(max_tokens=200))
 
 
-def test_the_estimate_covers_the_longest_reply() -> None:
-    assert estimated_tokens(request(text="x" * 3000, max_tokens=500)) >= 1500
-
-
 def test_exchanges_are_recorded_with_their_outcome_and_read_back() -> None:
     seen: list[Exchange] = []
     inner = Scripted("a:m", reply("m", Usage(1, 2, 3, 4)), ModelBusy("a:m: rate limit: wait"))
@@ -184,7 +171,6 @@ def test_exchanges_are_recorded_with_their_outcome_and_read_back() -> None:
     model.complete(request())
     with pytest.raises(ModelBusy):
         model.complete(request(Role.EXECUTOR))
-
     assert [exchange.elapsed_s for exchange in seen] == [1.5, 0.25]
     for exchange in seen:
         key, again = exchange_from_json(exchange_to_json(exchange))

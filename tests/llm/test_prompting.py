@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import jinja2
 import pytest
 
 import accelopt_core.model.prompting as prompting
-from accelopt_core.evaluation import Bounds, Gap, HotLine, Idle, Likely, Measured, Profile, microseconds
+from accelopt_core.evaluation import Bounds, Gap, HotLine, Measured, Profile, microseconds
 from accelopt_core.judging.quoting import quoting
 from accelopt_core.languages.nki.dialect import Dialect
 from accelopt_core.languages.nki.gaps import Cause
@@ -43,43 +42,30 @@ SYSTEMS = ("planner_system.j2", "executor_system.j2", "summarizer_system.j2", "r
 TRN2 = machine_facts(machine("trn2"))
 
 
-def test_templates_are_found_from_any_directory(tmp_path: Path) -> None:
-    root = PROMPTS.parent
-    code = "from accelopt_core.model.prompting import prompts_version; print(prompts_version())"
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(root)}, capture_output=True, text=True
-    )
-    assert result.stdout.strip() == prompts_version(), result.stderr
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """Takes the prompts of another folder."""
 
-
-def test_the_version_changes_with_any_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def version_of(folder: Path) -> str:
+    def take(folder: Path) -> None:
         monkeypatch.setattr(prompting, "PROMPTS", folder)
         prompting._prompt_files.cache_clear()
-        return prompts_version.__wrapped__()
 
-    before = version_of(PROMPTS)
+    yield take
+    monkeypatch.undo()
+    prompting._prompt_files.cache_clear()
+
+
+def test_the_version_changes_with_any_text(tmp_path: Path, prompts: Callable[[Path], None]) -> None:
     shutil.copytree(PROMPTS, tmp_path, dirs_exist_ok=True)
-    assert version_of(tmp_path) == before
+    prompts(tmp_path)
+    assert prompts_version.__wrapped__() == prompts_version()
     with (tmp_path / "nki/machine.j2").open("a") as file:
         file.write(" ")
-    assert version_of(tmp_path) != before
-    monkeypatch.undo()
-    prompting._prompt_files.cache_clear()
-
-
-def test_a_missing_prompt_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompting, "PROMPTS", tmp_path / "nowhere")
-    prompting._prompt_files.cache_clear()
+    prompts(tmp_path)
+    assert prompts_version.__wrapped__() != prompts_version()
+    prompts(tmp_path / "nowhere")
     with pytest.raises(prompting.PromptsMissing, match="nowhere"):
         prompting._prompt_files(prompting.PROMPTS)
-    monkeypatch.undo()
-    prompting._prompt_files.cache_clear()
-
-
-def test_a_name_that_nobody_gave_is_an_error() -> None:
-    with pytest.raises(jinja2.UndefinedError):
-        render("nki", "planner_system.j2")
 
 
 @pytest.mark.parametrize("template", SYSTEMS)
@@ -94,20 +80,10 @@ def test_system_texts_render_from_machine_facts_alone(template: str) -> None:
     (Dialect("NKI 0.7", any_python=True), ["valid in NKI 0.7. It runs", "any Python", "over plain `range`"],
      ["a part of Python", "lambda or comprehension"]),
 ])  # fmt: skip
-def test_an_executor_is_asked_for_what_is_valid_in_the_targets_version(
-    dialect: Dialect, there: list[str], not_there: list[str]
-) -> None:
+def test_an_executor_is_asked_for_what_is_valid_in_the_targets_version(dialect, there, not_there) -> None:
     text = render("nki", "executor_system.j2", machine=TRN2, dialect=dialect, sweeps=False)
     assert [part for part in there if part not in text] == []
     assert [part for part in not_there if part in text] == []
-
-
-def test_the_shared_text_teaches_the_machine_in_its_own_numbers() -> None:
-    text = render("nki", "planner_system.j2", machine=replace(TRN2, psum_banks=77, dma_full_row_bytes=8191))
-    assert "77 banks" in text and "8191 bytes saturates" in text
-    for subject in ("Tensor engine", "Vector engine", "Scalar engine", "GpSimd engine", "Sync engine", "stationary",
-                    "memory-bound", "compute-bound", "underutilized", "nc_transpose", "throttles"):  # fmt: skip
-        assert subject in text
 
 
 def test_the_numbers_come_from_the_machine_table() -> None:
@@ -119,25 +95,17 @@ def test_the_numbers_come_from_the_machine_table() -> None:
     assert TRN2.dma_poor_row_bytes < TRN2.dma_good_row_bytes < TRN2.dma_full_row_bytes
 
 
-@pytest.mark.parametrize("name", MACHINES)
-def test_every_machine_can_be_taught(name: str) -> None:
-    assert machine_facts(MACHINES[name]).name in render(
-        "nki", "planner_system.j2", machine=machine_facts(MACHINES[name])
-    )
-
-
-def test_bounds_from_a_trace_are_not_called_absolute() -> None:
+def test_kernel_text_is_passed_on_untouched_and_a_bound_called_what_it_is() -> None:
     traced = replace(PROFILE, bounds=replace(PROFILE.bounds, source="trace"))
     declared = planner_prompt(context(), "", Detail())
     derived = planner_prompt(context(parent_result=measured(400.0, traced)), "", Detail())
     assert "a plan that keeps its algebra cannot gain more than 232.0 µs" in declared
     assert "cannot gain more" not in derived and "may go below" in derived
-
-
-def test_kernel_text_is_passed_on_untouched() -> None:
     odd = "def kernel(x):\n    return x  # {{ not a template }} <b> & µ\n"
     parent = replace(context().parent, source=odd)
     assert "# {{ not a template }} <b> & µ" in planner_prompt(context(parent=parent), "", Detail())
+    with pytest.raises(jinja2.UndefinedError):
+        render("nki", "planner_system.j2")
 
 
 def test_engines_are_shown_over_time_with_what_they_wait_for() -> None:
@@ -155,21 +123,16 @@ def test_engines_are_shown_over_time_with_what_they_wait_for() -> None:
     assert "| dma |  |  | 14.0 µs |  |" in prompt
 
 
-def test_idle_stretches_are_shown_with_the_lines_on_both_sides() -> None:
-    idle = (Idle("tensor", 0.0, 1.58, 36, "dma", 34), Idle("tensor", 4.0, 4.5, 41, "order", 0))
-    prompt = planner_prompt(context(parent_result=measured(16.0, replace(PROFILE, idle=idle))), "", Detail())
-    assert "Where the tensor engine stands still longest" in prompt
-    assert "| 0 µs | 1.58 µs | 36 | dma, line 34 |" in prompt
-    assert "| 4 µs | 4.5 µs | 41 | its own queue |" in prompt
-    assert "stands still" not in planner_prompt(context(), "", Detail())
-
-
-def test_a_remembered_rewrite_that_the_kernel_has_already_is_not_quoted_again() -> None:
+def test_a_remembered_rewrite_is_not_quoted_again_and_what_is_tried_beside_is_told() -> None:
     shown = planner_prompt(context(), "", Detail())
     assert "before:" in shown and "(The current kernel has it.)" not in shown
     parent = replace(context().parent, source=f"{KERNEL}\n{WIN.fast}\n")
     already = planner_prompt(context(parent=parent), "", Detail())
     assert "before:" not in already and "(The current kernel has it.)" in already
+    alone = planner_prompt(context(), "", Detail())
+    beside = planner_prompt(context(planned=(PLAN,)), "", Detail())
+    assert "in this round already" not in alone and "in this round already" in beside
+    assert PLAN.title in beside and f"[{PLAN.technique}]" in beside
 
 
 def test_a_hot_line_within_a_longer_statement_is_quoted_whole() -> None:
@@ -193,57 +156,18 @@ def test_profile_fields_come_in_listed_order_with_units() -> None:
     assert len(profile_fields("nki", PROFILE, 2)) == 2
 
 
-def test_line_numbers_are_those_of_the_file() -> None:
-    assert numbered("\n\na\nb\n") == "3  a\n4  b"
-    assert numbered("a\n" * 11).splitlines()[0] == " 1  a"
-
-
-def test_shortening_says_what_is_missing() -> None:
+def test_texts_are_cut_where_they_can_be_read_and_say_so() -> None:
+    assert numbered("\n\na\nb\n") == "3  a\n4  b" and numbered("a\n" * 11).splitlines()[0] == " 1  a"
     assert shortened("short", 10) == "short"
     assert "[… 900 characters left out …]" in shortened("x" * 1000, 100)
-
-
-def test_prose_ends_with_a_whole_sentence() -> None:
-    text = "The load was on the way. Start it earlier, before the weights. Then the store is next."
-    assert brief(text, 200) == text
-    assert brief(text, 70) == "The load was on the way. Start it earlier, before the weights. …"
+    prose = "The load was on the way. Start it earlier, before the weights. Then the store is next."
+    assert brief(prose, 200) == prose
+    assert brief(prose, 70) == "The load was on the way. Start it earlier, before the weights. …"
     assert brief("x" * 100, 50) == "x" * 48 + " …"
-    assert all(len(brief(text, longest)) <= longest for longest in range(10, 100))
-
-
-def test_code_ends_with_a_whole_line_and_says_how_many_are_missing() -> None:
+    assert all(len(brief(prose, longest)) <= longest for longest in range(10, 100))
     code = "\n".join(f"line_{n}()" for n in range(10))
-    assert top(code, 1000) == code
-    assert top(code, 30) == "line_0()\nline_1()\nline_2()\n... (7 more lines)"
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_only_a_machine_that_throttles_is_said_to(name: str) -> None:
-    facts = machine_facts(MACHINES[name])
-    text = render("nki", "planner_system.j2", machine=facts)
-    assert ("throttles itself" in text) == (facts.pe_cold_factor > 1)
-
-
-@pytest.mark.parametrize(("value", "text"), [(12345.6, "12,345.6 µs"), (0.01234, "0.0123 µs"), (-3.0, "-3 µs")])
-def test_microseconds(value: float, text: str) -> None:
-    assert microseconds(value) == text
-
-
-def test_a_simulated_latency_is_shown_with_its_range_and_what_that_rests_on() -> None:
-    likely = Likely(300.0, 480.0, 0.8, ("149 measured kernels bound by products", "13 % of this time by priors"))
-    plain = context()
-    sure = replace(plain, parent_result=replace(plain.parent_result, likely=likely))
-    prompt = planner_prompt(sure, "", Detail())
-    assert f"which your plan changes: {sure.parent_result.latency_us:,.1f} µs (300.0 to 480.0)" in prompt
-    assert "a device's would lie, 80 % sure: 149 measured kernels bound by products; 13 % of this" in prompt
-    assert "would lie" not in planner_prompt(plain, "", Detail())
-
-
-def test_what_is_tried_side_by_side_is_told_and_a_round_of_one_says_nothing_of_it() -> None:
-    alone = planner_prompt(context(), "", Detail())
-    beside = planner_prompt(context(planned=(PLAN,)), "", Detail())
-    assert "in this round already" not in alone and "in this round already" in beside
-    assert PLAN.title in beside and f"[{PLAN.technique}]" in beside
+    assert top(code, 1000) == code and top(code, 30) == "line_0()\nline_1()\nline_2()\n... (7 more lines)"
+    assert [microseconds(us) for us in (12345.6, 0.01234, -3.0)] == ["12,345.6 µs", "0.0123 µs", "-3 µs"]
 
 
 def test_what_was_not_sent_to_the_device_is_told_apart_and_takes_no_place_of_what_was_tried() -> None:
@@ -260,9 +184,6 @@ def test_what_was_not_sent_to_the_device_is_told_apart_and_takes_no_place_of_wha
     assert "Not timed on the device" not in before
 
 
-# --- the files that a kernel imports ----------------------------------------------------------------
-
-
 FILES = Surroundings(
     "row_silu",
     "library.core.silu",
@@ -275,14 +196,11 @@ FILES = Surroundings(
 )
 
 
-def test_what_a_kernel_imports_is_shown_itself_first_and_whole() -> None:
+def test_what_a_kernel_imports_is_shown_itself_first_and_stays() -> None:
     shown = shown_files(FILES, "from ..sizes import P\n" + KERNEL, 1000)
     assert [path for path, _ in shown.whole] == ["library/sizes.py", "library/checks.py"]
     assert shown.others == ("library/large.py",), "and what has no code is not worth a line"
     assert shown_files(FILES, KERNEL, 0).whole == ()
-
-
-def test_planner_and_executor_see_them_as_files_that_stay() -> None:
     in_package = context(task=replace(TASK, around=FILES))
     planned = planner_prompt(in_package, "", Detail(neighbours=1000))
     written = executor_prompt(in_package, PLAN, (), "", Detail(neighbours=1000))
@@ -301,9 +219,7 @@ def test_two_profiles_are_told_apart_by_what_moved() -> None:
 
     before = profile(80.0, 30.0, {"hbm_read_bytes": 4e6, "hbm_write_bytes": 1e6})
     after = profile(80.5, 0.0, {"hbm_read_bytes": 2e6, "hbm_write_bytes": 1e6})
-
     changes = {each.what: (each.before, each.after) for each in profile_changes("nki", before, after)}
-
     assert list(changes) == [f"gap: {Cause.WAITING.value}", "hbm_read_bytes"]
     assert changes[f"gap: {Cause.WAITING.value}"] == ("30.0 µs", "")
 
@@ -319,8 +235,5 @@ def test_a_plan_says_which_of_what_is_known_it_follows() -> None:
     again = followed({"follows": ["E1"]}, REJECTION.technique, known)
     assert again == (WIN.key, REJECTION.key), "it tries again what was rejected"
     assert followed({"follows": None}, "retile", known) == ()
-
-
-def test_what_was_tried_in_this_run_has_no_name_to_follow() -> None:
     here = replace(WIN, kernel=context().task.name, title=context().history[0].title)
     assert labelled(context(experiences=(here, REJECTION))) == {"E1": REJECTION}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -24,8 +23,8 @@ from accelopt_core.ports import (
     Usage,
 )
 from infra.llm.anthropic_model import AnthropicModel
-from infra.llm.provider import NoDefaultModel, ProviderSettings, UnknownProvider, default_model
-from infra.llm.registry import PROVIDERS, build_model, provider_from_environment, settings_from_environment
+from infra.llm.provider import NoDefaultModel, ProviderSettings, default_model
+from infra.llm.registry import build_model, provider_from_environment, settings_from_environment
 from infra.llm.retry import Patience, RetryPolicy, Server
 from tests.llm.wire_server import CutStream, Hang, HttpFault, QuietEnd, Says, StreamFault, WireServer
 from tests.processes import eventually, limits_s
@@ -59,26 +58,21 @@ def test_a_reply_arrives_whole_with_its_tokens(provider: str) -> None:
     answer = Says(text, input_tokens=7, output_tokens=9, cached_tokens=5, cache_write_tokens=3)
     with WireServer([answer]) as server:
         reply = connect(provider, server, Clockwork()).complete(REQUEST)
-
     assert reply.text == text
     assert reply.model == "test-model"
     assert reply.usage == Usage(input_tokens=7, output_tokens=9, cached_input_tokens=5, cache_write_tokens=3)
     assert not reply.truncated
 
 
-def test_claude_is_asked_to_stream_and_to_cache_the_system_text() -> None:
+def test_claude_is_asked_to_stream_and_its_thinking_is_no_reply() -> None:
     with WireServer(["fine"]) as server:
         connect("anthropic", server, Clockwork()).complete(REQUEST)
     body = server.requests[0].body
-
     assert body["stream"] is True
     assert body["system"] == [{"type": "text", "text": "You know Trainium.", "cache_control": {"type": "ephemeral"}}]
     assert body["messages"] == [{"role": "user", "content": "What is slow?"}]
     assert body["max_tokens"] == 500
     assert "temperature" not in body
-
-
-def test_thinking_is_not_part_of_the_reply() -> None:
     with WireServer([Says("the answer", thinking="let me see")]) as server:
         assert connect("anthropic", server, Clockwork()).complete(REQUEST).text == "the answer"
 
@@ -97,7 +91,6 @@ def test_openai_gets_the_system_text_as_a_message_and_needs_no_key_for_a_local_s
         settings = ProviderSettings("test-model", server.openai_url, None, 20.0, Clockwork().patience())
         build_model("openai", settings).complete(REQUEST)
     body = server.requests[0].body
-
     assert body["messages"][0] == {"role": "system", "content": "You know Trainium."}
     assert body["max_tokens"] == 500
 
@@ -112,17 +105,12 @@ def test_temperature_is_passed_on_when_set(provider: str) -> None:
 
 RECOVERS = {
     "rate limit": HttpFault(429, "rate_limit_error"),
-    "rate limit that mentions billing": HttpFault(
-        429, "rate_limit_exceeded", "Limit 3, used 3. Add a payment method at https://example.com/account/billing."
-    ),
-    "overload": HttpFault(529, "overloaded_error"),
-    "service unavailable": HttpFault(503, "server_error"),
+    "rate limit that mentions billing": HttpFault(429, "rate_limit_exceeded", "Limit 3: see /account/billing."),
+    "overload": HttpFault(529, "overloaded_error"), "service unavailable": HttpFault(503, "server_error"),
     "server error": HttpFault(500, "api_error"),
-    "bad gateway with an HTML page": HttpFault(502, body="<html><h1>502</h1></html>"),
-    "cut connection": CutStream(),
-    "empty reply": Says(""),
-    "blank reply": Says("  \n"),
-}
+    "bad gateway with an HTML page": HttpFault(502, body="<html><h1>502</h1></html>"), "cut connection": CutStream(),
+    "empty reply": Says(""), "blank reply": Says("  \n"),
+}  # fmt: skip
 
 
 @BOTH
@@ -131,7 +119,6 @@ def test_a_passing_fault_is_waited_out(provider: str, fault: HttpFault | CutStre
     clock = Clockwork()
     with WireServer([fault, fault, "here it is"]) as server:
         reply = connect(provider, server, clock).complete(REQUEST)
-
     assert reply.text == "here it is"
     assert clock.slept == [0.75, 1.5], "1 s then 2 s, each between half and all of it, and no retries but ours"
     assert len(clock.lines) == 2
@@ -201,9 +188,7 @@ OUTLASTS: dict[str, tuple[HttpFault | CutStream | Says, type[ModelError], int]] 
 
 @BOTH
 @pytest.mark.parametrize(("fault", "error", "asked"), OUTLASTS.values(), ids=OUTLASTS.keys())
-def test_a_lasting_fault_is_raised_after_a_bounded_number_of_attempts(
-    provider: str, fault: HttpFault | CutStream | Says, error: type[ModelError], asked: int
-) -> None:
+def test_a_lasting_fault_is_raised_after_a_bounded_number_of_attempts(provider, fault, error, asked) -> None:
     with WireServer(lambda body: fault) as server, pytest.raises(error, match=f"{asked} attempts") as raised:
         connect(provider, server, Clockwork(), attempts=4, empty_attempts=2).complete(REQUEST)
     assert len(server.requests) == asked
@@ -223,24 +208,12 @@ FINAL: dict[str, tuple[HttpFault | Says, type[ModelError]]] = {
     "wrong key": (HttpFault(401, "authentication_error", f"invalid x-api-key {KEY}"), ModelRejectedCredentials),
     "no access": (HttpFault(403, "permission_error"), ModelRejectedCredentials),
     "no such model": (HttpFault(404, "not_found_error", "model: test-model"), ModelRejectedCredentials),
-    "no credit, Anthropic": (
-        HttpFault(400, "invalid_request_error", "Your credit balance is too low"),
-        ModelRejectedCredentials,
-    ),
-    "no credit, OpenAI": (
-        HttpFault(429, "insufficient_quota", "You exceeded your current quota"),
-        ModelRejectedCredentials,
-    ),
-    "too long, Anthropic": (
-        HttpFault(400, "invalid_request_error", "prompt is too long: 250000 tokens > 200000"),
-        ModelContextOverflow,
-    ),
-    "too long, OpenAI": (
-        HttpFault(400, "context_length_exceeded", "This model's maximum context length is 8192"),
-        ModelContextOverflow,
-    ),
-    "larger than the quota per minute": (
-        HttpFault(429, "rate_limit_exceeded", "Request too large: Limit 30000, Requested 45000"),
+    "no credit": (HttpFault(400, "invalid_request_error", "Your credit balance is too low"), ModelRejectedCredentials),
+    "no quota": (HttpFault(429, "insufficient_quota", "You exceeded your current quota"), ModelRejectedCredentials),
+    "too long": (HttpFault(400, "invalid_request_error", "prompt is too long: 25 tokens > 20"), ModelContextOverflow),
+    "beyond the context": (HttpFault(400, "context_length_exceeded", "maximum is 8192"), ModelContextOverflow),
+    "beyond the quota per minute": (
+        HttpFault(429, "x", "Request too large: Limit 3, Requested 4"),
         ModelContextOverflow,
     ),
     "too large": (HttpFault(413, "request_too_large"), ModelContextOverflow),
@@ -255,7 +228,6 @@ def test_a_final_fault_is_raised_at_once(provider: str, fault: HttpFault | Says,
     clock = Clockwork()
     with WireServer([fault, "never asked for"]) as server, pytest.raises(ModelError) as raised:
         connect(provider, server, clock).complete(REQUEST)
-
     assert type(raised.value) is error
     assert clock.slept == [] and len(server.requests) == 1
     assert KEY not in str(raised.value) and "\n" not in str(raised.value)
@@ -277,9 +249,7 @@ UNUSABLE = {
 
 @BOTH
 @pytest.mark.parametrize(("fault", "said", "variable"), UNUSABLE.values(), ids=UNUSABLE.keys())
-def test_what_will_never_answer_is_one_line_with_its_address_and_what_to_set(
-    provider: str, fault: HttpFault, said: str, variable: str
-) -> None:
+def test_what_will_never_answer_is_one_line_with_its_address_and_what_to_set(provider, fault, said, variable) -> None:
     clock = Clockwork()
     with WireServer([fault] * 20) as server:
         with pytest.raises(ModelUnusable) as raised:
@@ -295,14 +265,6 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
     assert Server("https://me:secret@proxy.example:8443/v1/", "openai").shown == "https://proxy.example:8443/v1"
 
 
-def test_a_web_page_in_place_of_the_list_of_models_is_one_line() -> None:
-    with (
-        WireServer([], page=PAGE) as server,
-        pytest.raises(ModelUnusable, match=r"web page \(Sign in.*OPENAI_BASE_URL"),
-    ):
-        build_model("openai", ProviderSettings(base_url=server.openai_url))
-
-
 @BOTH
 def test_a_reply_cut_at_max_tokens_says_so(provider: str) -> None:
     with WireServer([Says("def kernel(", stop="max_tokens")]) as server:
@@ -316,7 +278,6 @@ def test_tokens_of_attempts_that_came_to_nothing_are_counted() -> None:
     ) as server:
         reply = connect("anthropic", server, Clockwork()).complete(REQUEST)
     assert reply.usage == Usage(input_tokens=20, output_tokens=7)
-
     empty = Says("", input_tokens=10, output_tokens=5)
     with WireServer(lambda body: empty) as server, pytest.raises(ModelEmptyReply) as raised:
         connect("openai", server, Clockwork(), empty_attempts=3).complete(REQUEST)
@@ -326,12 +287,7 @@ def test_tokens_of_attempts_that_came_to_nothing_are_counted() -> None:
 def test_the_other_name_of_the_length_limit_is_tried_once_and_remembered() -> None:
     def only_the_new_name(body: dict[str, object]) -> HttpFault | str:
         if "max_tokens" in body:
-            return HttpFault(
-                400,
-                "unsupported_parameter",
-                "Unsupported parameter: 'max_tokens' is not supported with "
-                "this model. Use 'max_completion_tokens' instead.",
-            )
+            return HttpFault(400, "unsupported_parameter", "Use 'max_completion_tokens' in place of 'max_tokens'.")
         return "fine"
 
     with WireServer(only_the_new_name) as server:
@@ -387,18 +343,3 @@ def test_flags_come_before_the_environment_and_that_before_the_defaults() -> Non
     assert build_model("anthropic", settings).name == f"anthropic:{default_model('anthropic')}"
     with pytest.raises(NoDefaultModel, match="mailbox: no default model: name one with --model"):
         default_model("mailbox")
-
-
-@pytest.mark.parametrize(
-    "build", [lambda: build_model("anthropic", ProviderSettings()), lambda: build_model("openai", ProviderSettings())]
-)
-def test_no_key_is_an_error_that_names_the_variable(build: Callable[[], LanguageModel]) -> None:
-    with pytest.raises(ModelRejectedCredentials, match="set (ANTHROPIC|OPENAI)_API_KEY"):
-        build()
-
-
-def test_an_unknown_provider_is_answered_with_the_list() -> None:
-    with pytest.raises(UnknownProvider) as raised:
-        build_model("skynet", ProviderSettings())
-    for provider in PROVIDERS:
-        assert provider in str(raised.value)

@@ -76,7 +76,6 @@ class Hang:
 
 MOST_PIECES = 50
 """The SDK builds an object for each: hundreds of them take seconds of a busy machine, longer than a test waits."""
-
 Answer = Union[str, Says, HttpFault, CutStream, QuietEnd, StreamFault, Hang]
 Script = Union[Sequence[Answer], Callable[[dict[str, Any]], Answer]]
 
@@ -202,15 +201,9 @@ class _Handler(BaseHTTPRequestHandler):
             "cache_creation_input_tokens": full.cache_write_tokens,
         }
         message = {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "model": full.model or body["model"],
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": usage,
-        }
+            "id": "msg_1", "type": "message", "role": "assistant", "model": full.model or body["model"],
+            "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage,
+        }  # fmt: skip
         self._event("message_start", {"message": message})
         self._event("ping", {})
         index = 0

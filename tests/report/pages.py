@@ -20,11 +20,9 @@ from tests.infra.samples import PLAN, attempted, manifest, measured
 
 EARLIER = Path(__file__).parents[1] / "resume" / "earlier_layout.tar.gz"
 EARLIER_RUNS = ("catalogue-run", "dropped-run", "interrupted-run", "model-run", "wide-run")
-
 _MARKUP = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>"
 HOSTILE = f"{_MARKUP} $x_1$ {{{{ 7 * 7 }}}} \x1b[31m\x00 'q' \"Q\" &amp;"
 """As a model, a kernel or the name of a file may say."""
-
 SECTIONS = ("result", "rounds", "gaps", "engines", "roofline", "chain", "sure", "cost", "environment")
 
 

@@ -30,7 +30,6 @@ from tests.report.test_suite_page import suite_of
 ROOT = Path(__file__).parents[2]
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.program("chromium", "chromium-browser", "google-chrome")]
-
 WIDTHS = (1280, 400)
 SMALLEST_PX = 10.0
 """Height of the letters' box: below, nobody reads it."""

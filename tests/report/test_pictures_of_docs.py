@@ -17,7 +17,6 @@ SCRIPT = Path(__file__).parents[2] / "docs" / "make_pictures.py"
 
 def make_pictures() -> ModuleType:
     spec = importlib.util.spec_from_file_location("make_pictures", SCRIPT)
-    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

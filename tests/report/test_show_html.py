@@ -15,10 +15,9 @@ import orchestrator
 from accelopt_core.candidate import Candidate
 from infra.command_line import read
 from infra.runs.run_folder import RunFolder
-from infra.settings_reader import SettingsError
 from infra.tasks.seed_index import load_seed
+from tests.infra.reports.test_suite import a_run, measured
 from tests.infra.samples import attempted, manifest
-from tests.infra.test_suite import a_run, measured
 from tests.processes import PATIENCE_S
 from tests.report.pages import FIELDS, Ran, Reader, made_run
 
@@ -49,9 +48,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, 
     return status, said.out, said.err
 
 
-def test_a_run_is_drawn_with_its_timelines_and_leads_to_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_drawn_with_its_timelines_and_leads_to_them(tmp_path, capsys) -> None:
     folder = real_run(tmp_path / "checkpoints")
     page = tmp_path / "out" / "a page.html"
     page.parent.mkdir()
@@ -68,9 +65,7 @@ def test_a_run_is_drawn_with_its_timelines_and_leads_to_them(
         assert any("nisa.activation" in each for each in names), "instructions bear the text of their lines"
 
 
-def test_without_a_name_it_lies_in_the_runs_folder_and_json_has_standard_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_name_it_lies_in_the_runs_folder_and_json_has_standard_output(tmp_path, capsys) -> None:
     folder = made_run(tmp_path)
     status, out, errors = shown(capsys, folder.run_id, "--html", "--json", "--checkpoints", tmp_path)
     assert status == 0 and json.loads(out)["run_id"] == folder.run_id and "report.html" in errors
@@ -102,19 +97,6 @@ def test_a_page_s_name_is_told_from_a_run_s_id(words: str, run_id: str, html: st
     found = read(words.split(), {}, tmp_path)
     assert (found.command, found.as_html, found.run_id) == ("show", True, run_id)
     assert found.html == (tmp_path / html if html else None)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("runs --html", "only `show` has it"),
-        ("show run --html out.txt", "a page's name ends in .html"),
-        ("show --htlm", "did you mean --html"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(words: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=said):
-        read(words.split(), {}, tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

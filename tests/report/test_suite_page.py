@@ -11,7 +11,7 @@ from infra.report.page_file import Written, suite_html
 from infra.report.suite_page import suite_page
 from infra.runs.suite import table_of_runs
 from infra.tasks.seed_index import seed_index
-from tests.infra.test_suite import a_run, measured
+from tests.infra.reports.test_suite import a_run, measured
 from tests.report.pages import Reader
 
 TASKS = [seed.name for seed in seed_index()]
@@ -31,10 +31,7 @@ def test_every_task_has_its_line_or_its_reason(tmp_path: Path) -> None:
     html = suite_of(tmp_path)
     page = Reader(html)
     assert all(f"{task}" in page.text for task in TASKS) and len(TASKS) == 14
-    for wanted in (
-        "Simulated: no device took these latencies", "over 13 tasks", "1.00x", "1.20x", "2.30x", "400.0 µs", "2.5 %",
-        f"No result for {TASKS[-1]}: wrong: output 0", "one core's peak",
-    ):  # fmt: skip
+    for wanted in ("over 13 tasks", "1.20x", "2.30x", "400.0 µs", "2.5 %", f"{TASKS[-1]}: wrong: output 0"):
         assert wanted in page.text, wanted
     assert page.outside == [] and "script" not in page.tags and not page.running
     assert len(html.encode()) < 500_000
@@ -47,10 +44,3 @@ def test_what_stands_beside_the_best_kernels_has_a_column_and_a_mean(tmp_path: P
     page = Reader(suite_html(suite_page(document), Written("0.1.0", "now")))
     assert "50.0 % now , 80.0 % if contested facts hold" in page.text
     assert "Best rests on no contested fact of the machine" in page.text
-
-
-def test_kernels_above_their_bound_are_explained(tmp_path: Path) -> None:
-    a_run(tmp_path, "silu", 40.0, 8.0)
-    document = suite_document("s1", table_of_runs(tmp_path, "s1", TASKS))
-    page = Reader(suite_html(suite_page(document), Written("0.1.0", "now")))
-    assert "Above 100 %" in page.text and "125.0 %" in page.text and "100.0 % now" in page.text

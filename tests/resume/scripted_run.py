@@ -91,11 +91,7 @@ class CheapTarget:
 
 def latency_us(source: str) -> float:
     found = re.search(r"STEP = (\d+)", source)
-    assert found is not None
     return LATENCIES_US[int(found.group(1))]
-
-
-# --- the model ------------------------------------------------------------------------------------
 
 
 def fenced(source: str) -> str:
@@ -115,7 +111,6 @@ BESIDE = {
     3: [fenced(with_step(128) + "\nSLOW = 1\n")],
 }
 """What it writes for the second plan of a round, where a round has two."""
-
 SAME_IN_OTHER_WORDS = 3
 """The round in which the second sample of a plan is at first the first one's program; else it is another one."""
 
@@ -151,9 +146,6 @@ def reply_to(body: dict[str, Any]) -> str:
 
 def _text(content: Any) -> str:
     return content if isinstance(content, str) else "".join(block["text"] for block in content)
-
-
-# --- the process ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,6 @@ def test_a_resumed_run_comes_to_where_it_stood(earlier: Path, run_id: str) -> No
     assert folder.manifest().status == expected["status"]
     assert len(folder.model_calls()) == expected["model_calls"]
     assert [key for key, _ in folder.exchanges()] == expected["exchange_keys"]
-
     settings = config.from_document(folder.config(), run_id)
     guard = loop_settings(settings, settings.model.provider).guard
     quiet = Quiet()

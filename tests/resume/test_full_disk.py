@@ -8,19 +8,16 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from accelopt_core.toolchain import ToolchainMissing
 from infra.simulator.toolchain import SimulatorToolchain
-from tests.infra.test_trace_server import ARGUMENTS, SILU
-from tests.llm.wire_server import WireServer
+from tests.infra.judging.test_trace_server import ARGUMENTS, SILU
 from tests.resume.scripted_run import World
 from tests.resume.test_kill_and_resume import asked, server, state, undisturbed
 
 __all__ = ["server", "undisturbed"]  # fixtures
-
 ENOUGH_KIB = 1 << 16
 PAGE_KIB = 4
 
@@ -73,9 +70,7 @@ def test_a_full_temporary_folder_is_no_fault_of_the_kernel_s(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("stride", [19, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_disk_that_fills_up_costs_a_run_nothing(
-    stride: int, server: WireServer, undisturbed: tuple[dict[str, Any], Any, Any], tmp_path: Path
-) -> None:
+def test_a_disk_that_fills_up_costs_a_run_nothing(stride, server, undisturbed, tmp_path) -> None:
     final, requests, evaluations = undisturbed
     pages, full = 3, 0
     while True:

@@ -69,9 +69,7 @@ def test_the_undisturbed_run_is_worth_the_comparison(undisturbed: tuple[dict[str
     [(True, 9), pytest.param(False, 4, marks=pytest.mark.slow), pytest.param(True, 1, marks=pytest.mark.slow)],
     ids=["after", "before", "after each"],
 )
-def test_killed_at_every_step_and_resumed_it_ends_the_same(
-    after: bool, stride: int, server: WireServer, undisturbed: tuple[dict[str, Any], Any, Any], tmp_path: Path
-) -> None:
+def test_killed_at_every_step_and_resumed_it_ends_the_same(after, stride, server, undisturbed, tmp_path) -> None:
     final, requests, evaluations = undisturbed
     # Just before a step is just after the one before it, but for what is half done: a sample will do.
     for step in range(1, MOST_STEPS, stride):
@@ -97,7 +95,6 @@ def test_killed_at_every_step_and_resumed_it_ends_the_same(
 
 TWO_KERNELS = ("--beam", "2", "--samples", "2", "--revert-above", "9", "--rounds", "3")
 """So far from the best as here nothing would be gone on from otherwise."""
-
 
 FOUR_LANES_OF_ROUND_2 = (
     ("a", "r001at2", "no_kernel"), ("b", "r001at2", "no_kernel"),

@@ -111,9 +111,7 @@ def test_the_real_judge_tells_the_wrong_kernel_from_the_right_one(undisturbed: U
     ],
     ids=["while a candidate is verified", "in the last check", "between two steps"],
 )
-def test_killed_and_resumed_it_ends_the_same(
-    kill: Kill | None, dies_at: tuple[str, Step] | None, server: WireServer, undisturbed: Undisturbed, tmp_path: Path
-) -> None:
+def test_killed_and_resumed_it_ends_the_same(kill, dies_at, server, undisturbed, tmp_path) -> None:
     world, since = world_of(tmp_path / "w", server), len(server.requests)
     assert world.start(kill, target_of(world, dies_at)) is None, "it was to be killed"
     assert world.start(target=target_of(world)) == 0, (world.folder / "output").read_text()

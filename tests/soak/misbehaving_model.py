@@ -22,15 +22,10 @@ HOSTILE = {
 """By round: what stands above the kernel and ends, or fells, the process that loads it."""
 
 FAULTS: list[Answer] = [
-    HttpFault(429, "rate_limit_error", "slow down", {"retry-after": "7"}),
-    HttpFault(500, "api_error", "oops"),
-    HttpFault(529, "overloaded_error", "Overloaded"),
-    HttpFault(502, body="<html>Bad Gateway</html>"),
-    CutStream(),
-    QuietEnd(),
-    StreamFault(),
-    Says(""),
-]
+    HttpFault(429, "rate_limit_error", "slow down", {"retry-after": "7"}), HttpFault(500, "api_error", "oops"),
+    HttpFault(529, "overloaded_error", "Overloaded"), HttpFault(502, body="<html>Bad Gateway</html>"), CutStream(),
+    QuietEnd(), StreamFault(), Says(""),
+]  # fmt: skip
 MOST_HANGS = 3
 
 
@@ -69,7 +64,6 @@ class Misbehaving:
         self._faulted = 0
         text, last = _content(body["messages"][0]), _content(body["messages"][-1])
         found = re.search(r"## The plan of round (\d+)", text) or re.search(r"[Rr]ound (\d+)", text)
-        assert found is not None
         number = int(found.group(1))
         if last.startswith("Your reply was cut off"):
             return self._says("\n```\n")
@@ -96,12 +90,9 @@ class Misbehaving:
     def _says(self, text: str) -> Says:
         dice = self._dice.randrange
         return Says(
-            text,
-            input_tokens=dice(50, 5000),
-            output_tokens=dice(10, 900),
-            cached_tokens=dice(3000),
+            text, input_tokens=dice(50, 5000), output_tokens=dice(10, 900), cached_tokens=dice(3000),
             cache_write_tokens=dice(50),
-        )
+        )  # fmt: skip
 
     def _kernel(self, number: int, tries: int, beside: int) -> str:
         """`beside`: which of several plans of a round this is for; the first is the one that may win."""
@@ -111,15 +102,12 @@ class Misbehaving:
         if number in HOSTILE and not beside:
             return fenced(HOSTILE[number] + worth(1.0 + unique / 1e6))
         kinds = [
-            "The weather is fine today.",
-            "```javascript\nfunction kernel() { return 1; }\n```",
-            "```python\n" + "x = 1\n" * (70_000 if number % 40 == 10 else 10) + "```",
-            fenced(worth(BASELINE_US)),
+            "The weather is fine today.", "```javascript\nfunction kernel() { return 1; }\n```",
+            "```python\n" + "x = 1\n" * (70_000 if number % 40 == 10 else 10) + "```", fenced(worth(BASELINE_US)),
             fenced(worth(50.0 + unique / 1e6).replace("nl.add", "nl.subtract")),
             fenced(worth(50.0 + unique / 1e6).replace("nisa.tensor_tensor", "nisa.tensor_plus")),
-            fenced(worth(2000.0 + unique)),
-            fenced(worth(410.0 + unique)),
-        ]
+            fenced(worth(2000.0 + unique)), fenced(worth(410.0 + unique)),
+        ]  # fmt: skip
         return kinds[(number + tries + 3 * beside) % len(kinds)]
 
     # --- accounts ---

@@ -153,7 +153,6 @@ def soak(folder_path: Path, rounds: int, width: int, beam: int = 1) -> Soak:
     spending = Spending(TimeLimits(), observer)
     ledger = Ledger(load_prices(), on_entry=folder.spend)
     files_before = open_files()
-
     with no_children_left(), WireServer(misbehaving) as server:
         patience = Patience(RetryPolicy(attempts=6), sleep=waits.append, dice=lambda: 0.5)
         settings = ProviderSettings("claude-opus-5-5", server.url, "key", timeout_s=15.0, patience=patience)
@@ -186,26 +185,21 @@ def nobody_pulls_the_plug(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_hundred_rounds_with_a_misbehaving_model(tmp_path: Path) -> None:
     ran = soak(tmp_path, ROUNDS, 1)
     outcome, folder, watcher = ran.outcome, ran.folder, ran.watcher
-
     assert (outcome.ending, outcome.best_result.latency_us) == (Ending.FINISHED, WINS_US[188])
     assert folder.best_kernel.read_text(encoding="utf-8") == outcome.best.source
     assert outcome.best.source.strip() == worth(WINS_US[188]).strip()
     assert [end.attempt.round for end in watcher.rounds] == list(range(1, ROUNDS + 1))
     assert [end.attempt.round for end in watcher.rounds if end.decision.improved] == list(WINS_US)
     assert folder.attempts()[-1].round == ROUNDS
-
     # Every kind of hostility was met with a verdict, and none got a latency.
     hostile = ran.judge.hostile
     assert len(hostile) >= len(HOSTILE) and not any(isinstance(result, Measured) for result in hostile)
-
     ran.the_books_balance()
     assert ran.waits and max(ran.waits) >= 7, "the server's retry-after was honoured"
-
     # What was learned is on file: each win once, and the ideas that failed were banned in between.
     wins = [known for known in ran.memory.load().experiences if known.is_win]
     assert sum(known.confirmed for known in wins) >= len(WINS_US)
     assert {end.attempt.technique.split("-")[0] for end in watcher.rounds} == {"widen", "fresh"}
-
     assert ran.new_files <= 2, "connections the client library keeps alive"
     growth = watcher.resident_bytes[ROUNDS] - watcher.resident_bytes[WARM]
     assert growth < MOST_GROWTH_BYTES, f"{growth >> 20} MiB more after {ROUNDS} rounds than after {WARM}"

@@ -40,14 +40,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB."""
     folder = tmp_path / "small disk"
     folder.mkdir()
-    mounted = (
-        shutil.which("mount") is not None
-        and subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True
-        ).returncode
-        == 0
-    )
-    if not mounted:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("this account may not mount a small file system to fill")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import getpass
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from infra.ssh.config import SshSettings
+from infra.targets.over_ssh import SshTarget
 from tests.processes import PATIENCE_S, eventually
 
 
@@ -66,35 +71,20 @@ class Sshd:
     def start(self) -> None:
         config = self.home / "sshd_config"
         config.write_text(
-            "\n".join(
-                [
-                    f"Port {self.port}",
-                    "ListenAddress 127.0.0.1",
-                    f"HostKey {self.home / 'host_key'}",
-                    f"AuthorizedKeysFile {self.home / 'authorized_keys'}",
-                    f"PidFile {self.home / 'sshd.pid'}",
-                    "StrictModes no",
-                    "UsePAM no",
-                    "PasswordAuthentication no",
-                    "KbdInteractiveAuthentication no",
-                    *([f"Subsystem sftp {self.sftp}"] if self.sftp else []),
-                    "PermitRootLogin prohibit-password",
-                    "MaxSessions 30",
-                    *self.options,
-                    "",
-                ]
-            )
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.home / 'host_key'}\n"
+            f"AuthorizedKeysFile {self.home / 'authorized_keys'}\nPidFile {self.home / 'sshd.pid'}\n"
+            "StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+            "PermitRootLogin prohibit-password\nMaxSessions 30\n"
+            + "".join(f"{line}\n" for line in (*((f"Subsystem sftp {self.sftp}",) if self.sftp else ()), *self.options))
         )
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
         listens = self.home / "sshd.pid"  # which sshd writes once it listens
         listens.unlink(missing_ok=True)
         self.process = subprocess.Popen(
-            [self.program, "-D", "-e", "-f", str(config)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            [self.program, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=(self.home / "sshd.log").open("ab"),
-        )
+        )  # fmt: skip
         process = self.process
         assert eventually(lambda: process.poll() is not None or listens.exists())
         if process.poll() is not None:
@@ -154,6 +144,17 @@ class Sshd:
             thread.join()
 
 
+@functools.cache
+def _keys(keygen: str) -> Path:
+    """Made once by each process of these tests: they protect nothing."""
+    folder = Path(tempfile.mkdtemp(prefix="sshd-keys-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in ("host_key", "id_ed25519", "other_key"):
+        subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / name)], check=True)
+    shutil.copy(folder / "id_ed25519.pub", folder / "authorized_keys")
+    return folder
+
+
 def make_sshd(home: Path, options: tuple[str, ...] = ()) -> Sshd:
     program = _sshd_program()
     keygen = shutil.which("ssh-keygen")
@@ -162,10 +163,17 @@ def make_sshd(home: Path, options: tuple[str, ...] = ()) -> Sshd:
     if not os.path.isdir("/proc/self"):
         pytest.skip("these tests watch processes through /proc, which this system has not")
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in ("host_key", "id_ed25519", "other_key"):
-        subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(home / name)], check=True)
-    shutil.copy(home / "id_ed25519.pub", home / "authorized_keys")
+    for path in _keys(keygen).iterdir():
+        shutil.copy(path, home / path.name)
     return Sshd(program, home, free_port(), options)
+
+
+def simulated_target(sshd: Sshd, root: Path, settings: SshSettings | None = None) -> SshTarget:
+    """On that host, with this Python and the simulator there."""
+    return SshTarget(
+        sshd.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable,
+        settings=settings or sshd.settings, root=str(root),
+    )  # fmt: skip
 
 
 def processes_mentioning(text: str) -> list[str]:

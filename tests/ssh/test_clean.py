@@ -66,13 +66,10 @@ def test_what_runs_is_kept_with_all_that_was_sent(runner: SshRunner, work: Path,
         return {Path(each["path"]).name: each["kept"] for each in found if each["kind"] != "blobs"}
 
     expected = {
-        ended: "",
-        owed: "a run that was interrupted will collect it",
-        young: "ended today: its run may still collect it",
-        running: "it is running",
-        tree.name: "jobs are running",
+        ended: "", owed: "a run that was interrupted will collect it",
+        young: "ended today: its run may still collect it", running: "it is running", tree.name: "jobs are running",
         left.name: "",
-    }
+    }  # fmt: skip
     assert fates(remove=False) == expected and left.exists() and (work / "jobs" / ended).exists()
     assert fates(remove=True) == expected
     assert not left.exists() and {path.name for path in (work / "jobs").iterdir()} == {owed, young, running}
@@ -86,9 +83,7 @@ def test_what_runs_is_kept_with_all_that_was_sent(runner: SshRunner, work: Path,
     assert eventually(lambda: not processes_mentioning(marker)), "what the dead supervisor had started is ended too"
 
 
-def test_the_command_asks_what_interrupted_runs_are_owed(
-    runner: SshRunner, sshd: Sshd, work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_asks_what_interrupted_runs_are_owed(runner, sshd, work, tmp_path, capsys) -> None:
     ended, owed = a_job(runner), a_job(runner)
     for name in (ended, owed):
         aged(work / "jobs" / name, 2 * DAY_S)
@@ -110,9 +105,7 @@ def test_the_command_asks_what_interrupted_runs_are_owed(
     assert {path.name for path in (work / "jobs").iterdir()} == {owed}
 
 
-def test_a_host_that_is_gone_is_said_and_the_others_are_cleaned(
-    sshd: Sshd, work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_that_is_gone_is_said_and_the_others_are_cleaned(sshd, work, tmp_path, capsys) -> None:
     flags = (
         "--ssh-config", sshd.home / "config", "--identity", sshd.user_key, "--known-hosts", sshd.home / "known_hosts",
         "--remote-dir", work, "--connect-timeout", "2", "--reconnect", "0", "--checkpoints", tmp_path / "runs",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +24,7 @@ from infra.ssh.stream import Stream
 from infra.targets import over_ssh as ssh_target
 from infra.targets.over_ssh import SshTarget
 from tests.processes import eventually
-from tests.ssh.server import Sshd, free_port, processes_mentioning
+from tests.ssh.server import Sshd, processes_mentioning, simulated_target
 from tests.ssh.test_target import DESCRIBE, JUDGE, REQUEST
 
 SOURCE = "the candidate, at length; " * 40_000
@@ -50,33 +48,21 @@ def target(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "judge.py").write_text(JUDGE.replace("DESCRIBE", DESCRIBE) + JUDGED)
     (tmp_path / "empty").write_text("")
     (tmp_path / "large").write_bytes(os.urandom(1 << 20))
-    files = {
-        "infra/judging/judge.py": tmp_path / "judge.py",
-        "infra/__init__.py": tmp_path / "empty",
-        "large": tmp_path / "large",
-    }
+    judge = {"infra/judging/judge.py": tmp_path / "judge.py", "infra/__init__.py": tmp_path / "empty"}
+    files = {**judge, "large": tmp_path / "large"}
     monkeypatch.setattr(ssh_target, "files_to_ship", lambda language: files)
     yield built(sshd, work)
     assert eventually(lambda: not processes_mentioning(str(work))), "nothing runs on over there"
 
 
 def built(sshd: Sshd, root: Path, **changes: object) -> SshTarget:
-    return SshTarget(
-        sshd.destination,
-        machine="trn2",
-        remote_simulator=True,
-        remote_python=sys.executable,
-        settings=replace(sshd.settings, **changes),  # type: ignore[arg-type]  # fields of SshSettings, by name
-        root=str(root),
-    )
+    settings = replace(sshd.settings, **changes)  # type: ignore[arg-type]  # fields of SshSettings, by name
+    return simulated_target(sshd, root, settings)
 
 
 def evaluate(target: SshTarget, at: At = lambda moment: None) -> object:
     request = replace(REQUEST, candidate=Candidate("c1", SOURCE))
     return target.evaluate(request, lambda step, detail: at(detail if step is not Step.UPLOAD else ""))
-
-
-# --- faults of the link: nothing is lost ----------------------------------------------------------
 
 
 @contextmanager
@@ -195,7 +181,6 @@ LINK_FAULTS = (
     during_download, again_and_again, the_server_restarts, silence,
 )  # fmt: skip
 
-
 RARER = (after_finishing, before_the_first_upload, while_the_candidate_is_sent)
 """The others come by the same ways."""
 
@@ -205,9 +190,7 @@ RARER = (after_finishing, before_the_first_upload, while_the_candidate_is_sent)
     [pytest.param(fault, marks=pytest.mark.slow) if fault in RARER else fault for fault in LINK_FAULTS],
     ids=lambda fault: fault.__name__,
 )
-def test_a_fault_of_the_link_costs_nothing(
-    target: SshTarget, sshd: Sshd, work: Path, fault: Callable[..., object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_the_link_costs_nothing(target, sshd, work, fault, monkeypatch) -> None:
     before = set(threading.enumerate())
     if fault is silence:
         target = built(sshd, work, silence_limit_s=1.5)
@@ -219,9 +202,6 @@ def test_a_fault_of_the_link_costs_nothing(
     target.close()
     assert eventually(lambda: not list((work / "jobs").iterdir()) and not sshd.connections())
     assert eventually(lambda: not set(threading.enumerate()) - before), threading.enumerate()
-
-
-# --- faults that a person has to mend: one line ---------------------------------------------------
 
 
 def another_host_key(sshd: Sshd, work: Path, disk: Path) -> SshTarget:
@@ -272,9 +252,7 @@ LASTING_FAULTS = (
 
 
 @pytest.mark.parametrize(("fault", "said"), LASTING_FAULTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_fault_that_lasts_is_one_line(
-    target: SshTarget, sshd: Sshd, work: Path, small_disk: Path, fault: Callable[..., SshTarget], said: str
-) -> None:
+def test_a_fault_that_lasts_is_one_line(target, sshd, work, small_disk, fault, said) -> None:
     broken = fault(sshd, work, small_disk)
     try:
         with pytest.raises(TargetError, match=said) as caught:
@@ -285,20 +263,8 @@ def test_a_fault_that_lasts_is_one_line(
     assert eventually(lambda: not sshd.connections())
 
 
-def test_a_host_that_accepts_and_says_nothing_is_one_line(target: SshTarget, sshd: Sshd, work: Path) -> None:
-    with socket.create_server(("127.0.0.1", free_port())) as mute:
-        settings = replace(sshd.settings, connect_timeout_s=0.5)
-        silent = SshTarget(f"127.0.0.1:{mute.getsockname()[1]}", machine="trn2", settings=settings, root=str(work))
-        with pytest.raises(TargetError, match="does not complete an SSH greeting") as caught:
-            evaluate(silent)
-        silent.close()
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("noticed", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_host_that_was_down_is_asked_once_and_used_again_when_it_is_up(
-    target: SshTarget, sshd: Sshd, monkeypatch: pytest.MonkeyPatch, noticed: bool
-) -> None:
+def test_a_host_that_was_down_is_asked_once_and_used_again_when_it_is_up(target, sshd, monkeypatch, noticed) -> None:
     before = target.describe()
     tries = []
 

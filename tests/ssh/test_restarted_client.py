@@ -22,9 +22,8 @@ from accelopt_core.ports import EvaluationRequest
 from infra.journal import FileLock, utc_now
 from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.targets import over_ssh as ssh_target
-from infra.targets.over_ssh import SshTarget
 from tests.processes import alive, eventually
-from tests.ssh.server import Sshd, processes_mentioning
+from tests.ssh.server import Sshd, processes_mentioning, simulated_target
 from tests.ssh.test_target import DESCRIBE, JUDGE, REQUEST
 
 JUDGED = """
@@ -65,20 +64,12 @@ class Scene:
         )  # fmt: skip
         self._client = folder / "client.py"
         self._client.write_text(self.client)
-        self.target = SshTarget(
-            sshd.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable,
-            settings=sshd.settings, root=str(work),
-        )  # fmt: skip
+        self.target = simulated_target(sshd, work)
         self.said: list[str] = []
 
     def die_while_judging(self) -> None:
-        process = subprocess.Popen(
-            [sys.executable, str(self._client)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        assert process.stdout is not None
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        process = subprocess.Popen([sys.executable, self._client], stdout=subprocess.PIPE, text=True, env=environment)
         while process.stdout.readline() != "on\n":
             assert process.poll() is None
         process.kill()
@@ -112,11 +103,8 @@ def test_the_next_start_collects_and_the_host_judged_once(scene: Scene, moment: 
     scene.die_while_judging()
     (record,) = scene.records.glob("*.json")
     assert record.stat().st_mode & 0o777 == 0o600, "it holds the job's secret"
-    if moment == "judged meanwhile":
-        scene.go.touch()
-        assert eventually((scene.job() / "exit.json").exists)
-    else:
-        scene.go.touch()
+    scene.go.touch()
+    assert moment == "still judging" or eventually((scene.job() / "exit.json").exists)
     assert scene.start_again() == CompileFailed("", 3)
     assert scene.tally.read_text() == "x"
     assert "before a restart: collecting it" in scene.said[0] and scene.said[1:] == ["on", "over"]
@@ -163,7 +151,6 @@ def test_what_cannot_be_collected_begins_again_and_that_is_said(scene: Scene, lo
 
 def test_a_job_that_ran_out_of_time_meanwhile_is_not_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.die_while_judging()
-    (record,) = scene.records.glob("*.json")
     supervisor = int(json.loads((scene.job() / "supervisor.json").read_text())["pid"])
     os.kill(supervisor, signal.SIGTERM)
     assert eventually((scene.job() / "exit.json").exists)
@@ -171,9 +158,6 @@ def test_a_job_that_ran_out_of_time_meanwhile_is_not_tried_again(scene: Scene, m
     (scene.job() / "exit.json").write_text(json.dumps({**ending, "ended": "timeout"}))
     assert isinstance(scene.start_again(), TimedOut)
     assert scene.tally.read_text() == "x" and scene.clean()
-
-
-# --- which requests answer each other --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -223,9 +207,6 @@ def test_two_equal_requests_at_once_are_two_jobs_and_one_record(tmp_path: Path) 
     assert not list((tmp_path / "remote").iterdir())
 
 
-# --- what a killed run had set up there -----------------------------------------------------------------
-
-
 @pytest.fixture
 def killed(scene: Scene) -> Path:
     """The scratch folder on the host of a run whose process was killed between two evaluations."""
@@ -235,7 +216,6 @@ def killed(scene: Scene) -> Path:
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
-    assert process.stdout is not None
     while process.stdout.readline() != "idle\n":
         assert process.poll() is None
     process.kill()

@@ -21,15 +21,8 @@ from tests.processes import PATIENCE_S, eventually, limits_s
 from tests.ssh.server import Sshd, processes_mentioning
 
 ODD_NAMES = (
-    "with space.py",
-    "quote'\".txt",
-    "$(touch pwned)`x`;&|.txt",
-    "-rf",
-    "ünï/ço dé.bin",
-    "new\nline",
-    "%s{}\\n",
-)
-
+    "with space.py", "quote'\".txt", "$(touch pwned)`x`;&|.txt", "-rf", "ünï/ço dé.bin", "new\nline", "%s{}\\n",
+)  # fmt: skip
 
 SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
 
@@ -43,9 +36,6 @@ def finish(runner: SshRunner, spec: JobSpec, tree: RemoteTree | None = None) -> 
 def python(code: str, *arguments: str, timeout_s: float = 60.0, **fields: object) -> JobSpec:
     spec = JobSpec((sys.executable, "-c", code, *arguments), timeout_s)
     return replace(spec, **fields)  # type: ignore[arg-type]  # keyword arguments of JobSpec, passed through
-
-
-# --- short commands -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("word", [*ODD_NAMES, "", "~", "*", "a\tb", "'; exit 3; '"])
@@ -115,19 +105,11 @@ SFTP_SERVER = next((p for p in map(Path, SFTP_SERVERS) if p.exists()), None)
     [
         ("echo Welcome to the lab", str(SFTP_SERVER), "prints 'Welcome to the lab' at log-in, from ~/.bashrc"),
         pytest.param("printf x", str(SFTP_SERVER), "prints 'x' at log-in", marks=pytest.mark.slow),
-        pytest.param(
-            "echo; seq 1 400",
-            str(SFTP_SERVER),
-            "prints '1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param("echo; seq 1 400", str(SFTP_SERVER), "prints '1 2 3 4 5 6 7 8 9", marks=pytest.mark.slow),
         ("", "", "has no working SFTP"),
     ],
-    ids=["a line", "a letter", "a flood", "no sftp at all"],
 )
-def test_what_a_login_script_prints_breaks_sftp_and_files_arrive_all_the_same(
-    sshd: Sshd, work: Path, greeting: str, sftp: str, said: str
-) -> None:
+def test_what_a_login_script_prints_breaks_sftp_and_files_arrive_all_the_same(sshd, work, greeting, sftp, said) -> None:
     if sftp == "None":
         pytest.skip("needs the program sftp-server: apt-get install openssh-sftp-server")
     sshd.stop()
@@ -208,19 +190,13 @@ def test_an_interpreter_is_found_or_each_ones_lack_is_told(runner: SshRunner, tm
     assert "nope: not there" in str(caught.value)
 
 
-# --- trees ----------------------------------------------------------------------------------------
-
-
 def test_a_tree_arrives_exactly_whatever_the_names(runner: SshRunner, tmp_path: Path) -> None:
     local = tmp_path / "local file"
     local.write_bytes(bytes(range(256)))
     files = {name: name.encode() * 3 for name in ODD_NAMES} | {"empty": b"", "from/disk": local}
     tree = runner.put_tree(files)
-    arrived = {
-        path.relative_to(tree.path).as_posix(): path.read_bytes()
-        for path in Path(tree.path).rglob("*")
-        if path.is_file()
-    }
+    there = [path for path in Path(tree.path).rglob("*") if path.is_file()]
+    arrived = {path.relative_to(tree.path).as_posix(): path.read_bytes() for path in there}
     assert arrived == {name: value.read_bytes() if isinstance(value, Path) else value for name, value in files.items()}
     assert not list(Path(tree.root).rglob("pwned*"))
 
@@ -248,9 +224,7 @@ def test_only_changed_contents_are_sent(runner: SshRunner, monkeypatch: pytest.M
     assert (Path(changed.path) / "copy of a.py").read_bytes() == b"A = 1\n"
 
 
-def test_damage_in_transit_is_noticed_and_leaves_nothing(
-    runner: SshRunner, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_in_transit_is_noticed_and_leaves_nothing(runner, work, monkeypatch) -> None:
     upload = SshRunner._upload
     monkeypatch.setattr(SshRunner, "_upload", lambda self, path, data: upload(self, path, data[:-1] + b"?"))
     with pytest.raises(JobRefused, match="arrived damaged"):
@@ -264,19 +238,16 @@ def test_damage_in_transit_is_noticed_and_leaves_nothing(
 @pytest.mark.parametrize(
     "vandalism",
     [
-        pytest.param(
-            lambda tree: (tree / "a.py").chmod(0o600) or (tree / "a.py").write_text("evil"), id="changed file"
-        ),
-        pytest.param(lambda tree: (tree / "json.py").write_text("evil"), id="planted module", marks=pytest.mark.slow),
-        pytest.param(lambda tree: (tree / "json").symlink_to("/tmp"), id="planted link", marks=pytest.mark.slow),
-        pytest.param(lambda tree: (tree / "a.py").unlink(), id="removed file", marks=pytest.mark.slow),
-        pytest.param(lambda tree: next(tree.rglob("*.pyc")).write_bytes(b"evil"), id="poisoned bytecode"),
+        lambda tree: (tree / "a.py").chmod(0o600) or (tree / "a.py").write_text("evil"),
+        lambda tree: next(tree.rglob("*.pyc")).write_bytes(b"evil"),
+        pytest.param(lambda tree: (tree / "json.py").write_text("evil"), marks=pytest.mark.slow),
+        pytest.param(lambda tree: (tree / "json").symlink_to("/tmp"), marks=pytest.mark.slow),
+        pytest.param(lambda tree: (tree / "a.py").unlink(), marks=pytest.mark.slow),
     ],
 )
 def test_a_tampered_tree_runs_no_job_and_is_mended_by_sending_again(runner: SshRunner, vandalism: object) -> None:
     files: dict[str, bytes | Path] = {"a.py": b"print('honest')\n"}
     tree = runner.put_tree(files, compile_with=sys.executable)
-    assert callable(vandalism)
     vandalism(Path(tree.path))
     spec = JobSpec((sys.executable, "-m", "a"), 20, cwd=tree.path)
     with pytest.raises(JobRefused) as caught:
@@ -297,9 +268,7 @@ def test_a_damaged_blob_is_sent_again(runner: SshRunner, work: Path) -> None:
     assert (Path(runner.put_tree({"a.txt": b"right"}).path) / "a.txt").read_bytes() == b"right"
 
 
-def test_a_link_cut_in_the_middle_of_an_upload_is_bridged(
-    sshd: Sshd, runner: SshRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_cut_in_the_middle_of_an_upload_is_bridged(sshd, runner, monkeypatch) -> None:
     upload = SshRunner._upload
     cuts = iter([True])
 
@@ -315,8 +284,6 @@ def test_a_link_cut_in_the_middle_of_an_upload_is_bridged(
     tree = runner.put_tree({"big.bin": data})
     assert (Path(tree.path) / "big.bin").read_bytes() == data
 
-
-# --- jobs -----------------------------------------------------------------------------------------
 
 COUNT = (
     "import sys, time\nfor n in range(int(sys.argv[1])):\n    print('line', n, flush=True)\n"
@@ -348,21 +315,7 @@ def test_a_job_survives_the_cut_of_its_connection_and_no_line_is_lost_or_doubled
     assert job.files == {"result": b"the end"}
 
 
-def test_a_job_survives_the_servers_restart(sshd: Sshd, runner: SshRunner) -> None:
-    job = runner.new_job(python(COUNT, "20", "0.05", collect=("result",)))
-    runner.start_job(job)
-    lines = []
-    for line in runner.follow(job):
-        lines.append(line)
-        if len(lines) == 2:
-            sshd.stop()
-            threading.Timer(0.6, sshd.start).start()
-    assert len(lines) == 20 and job.files == {"result": b"the end"}
-
-
-def test_a_job_that_ends_while_nobody_listens_is_collected_afterwards(
-    sshd: Sshd, runner: SshRunner, work: Path
-) -> None:
+def test_a_job_that_ends_while_nobody_listens_is_collected_afterwards(sshd, runner, work) -> None:
     job = runner.new_job(python(COUNT, "5", "0.02", collect=("result",)))
     runner.start_job(job)
     first = next(iter(runner.follow(job)))
@@ -381,16 +334,6 @@ def test_a_start_whose_answer_is_lost_does_not_start_twice(sshd: Sshd, runner: S
     sshd.cut()  # before anything was read: the client cannot know whether it started
     assert list(runner.follow(job)) == ["done"]
     assert ran.read_text() == "once "
-
-
-def test_when_the_link_does_not_come_back_then_one_line_says_so(sshd: Sshd, work: Path) -> None:
-    with SshRunner(sshd.destination, replace(sshd.settings, reconnect_for_s=0.6), root=str(work)) as runner:
-        job = runner.new_job(python("import time; print('on', flush=True); time.sleep(2)", timeout_s=5))
-        runner.start_job(job)
-        with pytest.raises(TargetUnreachable, match="gave up after 0.6 s") as caught:
-            for _ in runner.follow(job):
-                sshd.stop()
-        assert "\n" not in str(caught.value)
 
 
 def test_a_late_job_is_killed_with_everything_it_started(runner: SshRunner) -> None:
@@ -439,15 +382,11 @@ def test_output_without_end_is_bounded_on_disk_and_on_the_wire(runner: SshRunner
     code = (
         "import sys\nfor _ in range(300):\n    sys.stdout.write('x' * 99999 + '\\n')\nopen('result', 'w').write('ok')"
     )
+    endless, lines = finish(runner, python("import sys\nfor _ in range(30): sys.stdout.write('x' * 100000)"))
+    assert endless.outcome.status == 0 and sum(map(len, lines)) <= 1 << 16, "a line without end fills no memory"
     job, lines = finish(runner, python(code, stdout_limit_bytes=200_000, collect=("result",)))
     assert sum(map(len, lines)) <= 200_000 and job.files == {"result": b"ok"}
     assert (work / "jobs" / job.id / "stdout.log").stat().st_size == 200_000
-
-
-def test_a_line_without_end_does_not_fill_memory(runner: SshRunner) -> None:
-    job, lines = finish(runner, python("import sys\nfor _ in range(30): sys.stdout.write('x' * 100000)"))
-    assert job.outcome is not None and job.outcome.status == 0
-    assert sum(map(len, lines)) <= 1 << 16
 
 
 def test_files_that_should_not_be_brought_back_are_not(runner: SshRunner, tmp_path: Path) -> None:
@@ -486,10 +425,8 @@ def test_a_job_whose_supervisor_is_killed_is_reported_lost_and_ended(runner: Ssh
 
 def test_the_job_sees_none_of_the_log_in_environments_secrets(sshd: Sshd, work: Path, tmp_path: Path) -> None:
     sshd.stop()
-    sshd.options = (
-        "SetEnv AWS_SECRET_ACCESS_KEY=remote-secret PYTHONPATH=/evil NEURON_RT_VISIBLE_CORES=3",
-        "AcceptEnv *",
-    )
+    set_there = "SetEnv AWS_SECRET_ACCESS_KEY=remote-secret PYTHONPATH=/evil NEURON_RT_VISIBLE_CORES=3"
+    sshd.options = (set_there, "AcceptEnv *")
     sshd.start()
     os.environ["ANTHROPIC_API_KEY"] = "local-secret"
     try:
@@ -518,29 +455,8 @@ def test_jobs_run_side_by_side_over_one_connection(sshd: Sshd, runner: SshRunner
     for thread in threads:
         thread.join(timeout=PATIENCE_S)
     assert results == {f"job {number}": [f"job {number}"] for number in range(5)}
-    assert (
-        len(
-            [
-                pid
-                for pid in sshd.connections()
-                if "[priv]" in Path(f"/proc/{pid}/cmdline").read_text() or os.geteuid() == 0
-            ]
-        )
-        <= 2
-    )
-
-
-def test_a_file_system_that_refuses_is_one_line(sshd: Sshd, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with (
-        SshRunner(sshd.destination, sshd.settings, root=str(tmp_path / "file" / "below")) as runner,
-        pytest.raises(JobRefused) as caught,
-    ):
-        runner.put_tree({"a": b"a"})
-    assert "Not a directory" in str(caught.value) and "\n" not in str(caught.value)
-
-
-# --- clean-up -------------------------------------------------------------------------------------
+    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in sshd.connections()]
+    assert len([command for command in commands if "[priv]" in command or os.geteuid() == 0]) <= 2
 
 
 def test_old_work_is_swept_and_running_and_recent_work_is_not(runner: SshRunner, work: Path) -> None:
@@ -590,7 +506,6 @@ def test_runs_that_start_at_the_same_time_do_not_spoil_each_others_trees(sshd: S
                 job = runner.new_job(JobSpec(("true",), 60))
                 runner.start_job(job, tree)
                 list(runner.follow(job))
-                assert job.outcome is not None
                 ended.append(job.outcome.ended)
             return ended
 

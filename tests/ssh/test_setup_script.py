@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -63,12 +62,9 @@ class Machine:
         with SCRIPT.open("rb") as script:
             return subprocess.run(
                 [shutil.which("bash") or "bash", "-s", "--", *arguments, "--venvs", f"{self.opt}/aws_neuronx_venv_*"],
-                stdin=script,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE_S,
+                stdin=script, capture_output=True, text=True, timeout=PATIENCE_S,
                 env={"HOME": str(self.home), "PATH": str(self.bin), "NEURON_DRIVER_VERSION_FILE": str(self.driver)},
-            )
+            )  # fmt: skip
 
     def contents(self) -> list[str]:
         return sorted(str(path) for base in (self.home, self.opt) for path in base.rglob("*"))
@@ -80,7 +76,7 @@ def bare(tmp_path: Path) -> Machine:
     machine = Machine(tmp_path / "home", tmp_path / "bin", tmp_path / "opt", tmp_path / "driver-version")
     for folder in (machine.home, machine.bin, machine.opt):
         folder.mkdir()
-    for name in (
+    for name in [
         "sh",
         "bash",
         "awk",
@@ -96,7 +92,7 @@ def bare(tmp_path: Path) -> Machine:
         "grep",
         "sort",
         "date",
-    ):
+    ]:
         program = shutil.which(name)
         if program is None:
             pytest.skip(f"this machine has no {name}")
@@ -108,10 +104,8 @@ def bare(tmp_path: Path) -> Machine:
 def trn2(bare: Machine) -> Machine:
     """A Trn2 as its machine image comes: driver, runtime, tools and two environments."""
     bare.venv("aws_neuronx_venv_jax_0_10", {"neuronx-cc": "2.20.1", "numpy": "1.26.4"})
-    bare.venv(
-        "aws_neuronx_venv_pytorch_2_9",
-        {"nki": "0.6.0+g12345", "neuronx-cc": "2.24.5133.0", "numpy": "2.1.0", "ml_dtypes": "0.5.1"},
-    )
+    packages = {"nki": "0.6.0+g12345", "neuronx-cc": "2.24.5133.0", "numpy": "2.1.0", "ml_dtypes": "0.5.1"}
+    bare.venv("aws_neuronx_venv_pytorch_2_9", packages)
     bare.driver.write_text("2.26.10.0\n")
     bare.tool("neuron-ls", f"cat <<'EOF'\n{NEURON_LS}EOF")
     bare.tool("neuron-explorer", "echo neuron-explorer 2.29.18.0")
@@ -124,16 +118,8 @@ def test_a_complete_instance_is_ready_and_everything_found_is_named(trn2: Machin
     done = trn2.run()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "READY" in done.stdout and done.stderr == ""
-    for fact in (
-        "2.32 (told by its NKI 0.6.0+g12345)",
-        "2.24.5133.0",
-        "2 devices, 8 cores, trn2n.48xlarge",
-        "2.26.10.0",
-        "2.31.12.0",
-        "neuron-explorer 2.29.18.0",
-        "neuron-profile version 2.0.22196.0",
-        "aws_neuronx_venv_pytorch_2_9/bin/python",
-    ):
+    for fact in ("2.32 (told by its NKI 0.6.0+g12345)", "2.24.5133.0", "2 devices, 8 cores, trn2n.48xlarge",
+                 "2.26.10.0", "2.31.12.0", "2.29.18.0", "2.0.22196.0", "venv_pytorch_2_9/bin/python"):  # fmt: skip
         assert fact in done.stdout
     assert (trn2.home / ".nki-optimizer").stat().st_mode & 0o777 == 0o700
 
@@ -154,11 +140,6 @@ def test_check_changes_nothing_at_all(kind: str, request: pytest.FixtureRequest)
     assert "would be made without --check" in done.stdout
 
 
-def test_the_wheel_of_sdk_2_27_is_told_by_its_number(bare: Machine) -> None:
-    bare.venv("aws_neuronx_venv_pytorch_2_9", {"nki": "0.1.0", "numpy": "2.1.0", "ml_dtypes": "0.5.1"})
-    assert "2.27 or 2.28 (told by its NKI 0.1.0)" in bare.run("--check").stdout
-
-
 def test_check_leaves_even_wrong_permissions_alone(trn2: Machine) -> None:
     work = trn2.home / ".nki-optimizer"
     work.mkdir()
@@ -177,9 +158,9 @@ def test_a_bare_machine_has_no_sdk_and_says_what_is_missing(bare: Machine) -> No
 @pytest.mark.parametrize(
     ("packages", "status"),
     [
-        pytest.param({"nki": "0.0.1", "numpy": "2.0", "ml_dtypes": "0.5"}, 3, id="the placeholder from PyPI is no SDK"),
-        pytest.param({"neuronx-cc": "2.20", "numpy": "1.26", "ml_dtypes": "0.5"}, 4, id="SDK without devices"),
-        pytest.param({"numpy": "1.26", "ml_dtypes": "0.5"}, 3, id="no SDK"),
+        ({"nki": "0.0.1", "numpy": "2.0", "ml_dtypes": "0.5"}, 3),
+        ({"neuronx-cc": "2.20", "numpy": "1.26", "ml_dtypes": "0.5"}, 4),
+        ({"numpy": "1.26", "ml_dtypes": "0.5"}, 3),
     ],
 )
 def test_environments_that_are_not_enough(bare: Machine, packages: dict[str, str], status: int) -> None:
@@ -201,46 +182,26 @@ def test_an_instance_whose_devices_do_not_show_is_incomplete(trn2: Machine, name
     assert done.returncode == 4 and said in done.stdout
 
 
-def test_one_of_the_two_profilers_is_enough_and_none_is_not(trn2: Machine) -> None:
+def test_what_is_broken_of_a_complete_instance_is_told(trn2: Machine) -> None:
     (trn2.bin / "neuron-explorer").unlink()
-    assert trn2.run().returncode == 0
+    assert trn2.run().returncode == 0, "one of the two profilers is enough"
     (trn2.bin / "neuron-profile").unlink()
     assert trn2.run().returncode == 4
-
-
-def test_a_missing_module_of_the_judge_is_named_with_its_remedy(trn2: Machine) -> None:
-    shutil.rmtree(trn2.opt / "aws_neuronx_venv_pytorch_2_9")
-    done = trn2.run()
-    assert done.returncode == 4 and "-m pip install ml_dtypes" in done.stdout
-
-
-def test_a_full_disk_is_told(trn2: Machine) -> None:
+    (trn2.home / "file").write_text("")
+    assert trn2.run("--root", str(trn2.home / "file" / "work")).returncode == 5, "it cannot be made"
     (trn2.bin / "df").unlink()
     trn2.tool(
-        "df",
-        "echo 'Filesystem 1048576-blocks Used Available Capacity Mounted on'\necho '/dev/root 100000 99000 1000 99% /'",
+        "df", "echo 'Filesystem 1048576-blocks Used Available Use Mounted'\necho '/dev/root 100000 99000 1000 99% /'"
     )
     done = trn2.run()
     assert done.returncode == 5 and "1000 MB" in done.stdout
-
-
-def test_a_work_directory_that_cannot_be_made_is_told(trn2: Machine) -> None:
-    (trn2.home / "file").write_text("")
-    done = trn2.run("--root", str(trn2.home / "file" / "work"))
-    assert done.returncode == 5 and "cannot be made" in done.stdout
+    shutil.rmtree(trn2.opt / "aws_neuronx_venv_pytorch_2_9")
+    assert "-m pip install ml_dtypes" in trn2.run().stdout
 
 
 @pytest.mark.parametrize("arguments", [("--nonsense",), ("--root",), ("--root", "relative"), ("--root", "/")])
 def test_wrong_usage_changes_nothing_and_exits_with_2(bare: Machine, arguments: tuple[str, ...]) -> None:
-    with SCRIPT.open("rb") as script:
-        done = subprocess.run(
-            ["bash", "-s", "--", *arguments],
-            stdin=script,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            env={"HOME": str(bare.home), "PATH": os.environ["PATH"]},
-        )
+    done = bare.run(*arguments)
     assert done.returncode == 2 and done.stderr and not list(bare.home.iterdir())
 
 

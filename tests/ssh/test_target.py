@@ -18,7 +18,7 @@ from accelopt_core.task import ShapePreset, Task
 from infra.targets import over_ssh as ssh_target
 from infra.targets.over_ssh import SshTarget
 from tests.processes import PATIENCE_S, eventually
-from tests.ssh.server import Sshd, make_sshd, processes_mentioning
+from tests.ssh.server import Sshd, make_sshd, processes_mentioning, simulated_target
 
 # A judge that does as the contract says, with room for what a test wants done in between.
 JUDGE = """
@@ -77,13 +77,8 @@ def make(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         package.write_text("")
         files = {"infra/judging/judge.py": judge, "infra/__init__.py": package}
         monkeypatch.setattr(ssh_target, "files_to_ship", lambda language: files)
-        arguments = {
-            "remote_simulator": True,
-            "remote_python": sys.executable,
-            "settings": sshd.settings,
-            "root": str(work),
-            **options,
-        }
+        arguments = {"remote_simulator": True, "remote_python": sys.executable, "settings": sshd.settings,
+                     "root": str(work), **options}  # fmt: skip
         target = SshTarget(sshd.destination, machine="trn2", **arguments)  # type: ignore[arg-type]  # passed through
         made.append(target)
         return target
@@ -103,14 +98,7 @@ def acting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshTarget]:
     acts = JUDGE.replace("DESCRIBE", DESCRIBE) + 'exec(job["request"]["candidate"]["source"])'
     (folder / "judge.py").write_text(acts)
     (folder / "empty").write_text("")
-    target = SshTarget(
-        server.destination,
-        machine="trn2",
-        remote_simulator=True,
-        remote_python=sys.executable,
-        settings=server.settings,
-        root=str(folder / "far"),
-    )
+    target = simulated_target(server, folder / "far")
     with pytest.MonkeyPatch.context() as patch:
         files = {"infra/judging/judge.py": folder / "judge.py", "infra/__init__.py": folder / "empty"}
         patch.setattr(ssh_target, "files_to_ship", lambda language: files)
@@ -123,30 +111,21 @@ def evaluate(target: SshTarget, log: Log | None = None, *, source: str = "the so
     return target.evaluate(replace(REQUEST, candidate=Candidate("c1", source)), log or Log())
 
 
-def test_given_an_honest_judge_then_its_verdict_and_progress_come_back_and_nothing_stays(
-    make: Make, work: Path
-) -> None:
+def test_given_an_honest_judge_then_its_verdict_and_progress_come_back_and_nothing_stays(make, work) -> None:
     target = make("say('compile and verify', 'seed 0'); say('benchmark', '10 runs'); finish(VERDICT)")
     log = Log()
     assert evaluate(target, log) == CompileFailed("the source, ünchanged", 3)
     assert [step for step, _ in log.lines] == [Step.UPLOAD, Step.VERIFY, Step.BENCHMARK]
     assert log.lines[1:] == [(Step.VERIFY, "seed 0"), (Step.BENCHMARK, "10 runs")]
     assert eventually(lambda: not list((work / "jobs").iterdir()))
-
-
-def test_given_a_judge_then_the_target_describes_itself(make: Make, sshd: Sshd) -> None:
-    info = make("").describe()
-    assert info.name == f"{sshd.destination}, simulator" and info.fingerprint == "f" and info.simulated
-    assert info.machine == "trn2"
+    info = target.describe()
+    assert info.name.endswith(", simulator") and (info.fingerprint, info.simulated, info.machine) == ("f", True, "trn2")
 
 
 @pytest.mark.parametrize(
     ("describe", "said"),
     [
-        (
-            'print("Welcome"); print(json.dumps({"target_error": {"kind": "misconfigured", "message": "no driver"}}))',
-            "no driver",
-        ),
+        ('print("Hi"); print(json.dumps({"target_error": {"kind": "misconfigured", "message": "no dri"}}))', "no dri"),
         pytest.param('print("nonsense")', "gives no account", marks=pytest.mark.slow),
         pytest.param('sys.exit("broken driver")', "broken driver", marks=pytest.mark.slow),
         ('print(json.dumps({"name": "half"}))', "gives no account"),
@@ -230,9 +209,7 @@ def test_a_judge_that_hangs_is_ended_with_all_it_started(make: Make, monkeypatch
     assert not processes_mentioning(f"sleep {marker}")
 
 
-def test_an_evaluation_whose_supervisor_is_destroyed_is_tried_again_and_then_blamed_on_the_candidate(
-    make: Make, tmp_path: Path
-) -> None:
+def test_an_evaluation_whose_supervisor_is_destroyed_is_tried_again_and_then_blamed_on_the_candidate(make, tmp_path):
     tries = tmp_path / "tries"
     body = (
         f"open({str(tries)!r}, 'a').write('x'); say('compile and verify', 'x'); time.sleep(0.1)\n"
@@ -260,9 +237,7 @@ def test_a_judge_whose_files_were_changed_between_two_evaluations_is_sent_again(
     assert not (tree / "json.py").exists()
 
 
-def test_the_judge_sees_no_secret_and_keeps_its_temporary_files_in_its_own_folder(
-    make: Make, monkeypatch: pytest.MonkeyPatch, work: Path
-) -> None:
+def test_the_judge_sees_no_secret_and_keeps_its_temporary_files_in_its_own_folder(make, monkeypatch, work) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-local")
     log = Log()
     evaluate(

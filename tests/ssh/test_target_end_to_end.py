@@ -33,13 +33,9 @@ DONE_WITHOUT = {"numba", "bootstrap", "annotationlib"}
 @pytest.fixture
 def target(sshd: Sshd, work: Path) -> Iterator[SshTarget]:
     target = SshTarget(
-        sshd.destination,
-        machine="trn2",
-        remote_simulator=True,
-        remote_python=sys.executable,
-        settings=sshd.settings,
+        sshd.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable, settings=sshd.settings,
         root=str(work),
-    )
+    )  # fmt: skip
     yield target
     target.close()
 
@@ -83,9 +79,7 @@ def test_a_right_kernel_is_measured_there_exactly_as_here(target: SshTarget, tas
         pytest.param(None, Incorrect, id="wrong result"),
     ],
 )
-def test_a_faulty_kernel_is_an_evaluation_and_not_an_error(
-    target: SshTarget, task: Task, kernel: str, source: str | None, outcome: type
-) -> None:
+def test_a_faulty_kernel_is_an_evaluation_and_not_an_error(target, task, kernel, source, outcome) -> None:
     if source is None:
         source = kernel.replace("nl.silu", "nl.gelu") if "nl.silu" in kernel else kernel.replace("sigmoid", "tanh")
         assert source != kernel
@@ -94,9 +88,7 @@ def test_a_faulty_kernel_is_an_evaluation_and_not_an_error(
 
 
 @pytest.mark.slow
-def test_a_link_cut_while_the_real_judge_works_costs_nothing(
-    target: SshTarget, task: Task, kernel: str, sshd: Sshd
-) -> None:
+def test_a_link_cut_while_the_real_judge_works_costs_nothing(target, task, kernel, sshd) -> None:
     cut = []
 
     def progress(step: Step, detail: str) -> None:
@@ -109,9 +101,7 @@ def test_a_link_cut_while_the_real_judge_works_costs_nothing(
 
 
 @pytest.mark.slow
-def test_references_that_somebody_changed_over_there_are_not_believed(
-    target: SshTarget, task: Task, kernel: str, work: Path
-) -> None:
+def test_references_that_somebody_changed_over_there_are_not_believed(target, task, kernel, work) -> None:
     request = EvaluationRequest(task, Candidate("c3", kernel))
     first = target.evaluate(request, lambda step, detail: None)
     changed = [path for path in work.glob("scratch/*/*.npy")]
@@ -122,17 +112,11 @@ def test_references_that_somebody_changed_over_there_are_not_believed(
 
 
 @pytest.mark.parametrize("remote_simulator", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_the_other_machine_is_examined_there_with_or_without_an_sdk(
-    sshd: Sshd, work: Path, remote_simulator: bool
-) -> None:
+def test_the_other_machine_is_examined_there_with_or_without_an_sdk(sshd, work, remote_simulator) -> None:
     target = SshTarget(
-        sshd.destination,
-        machine="trn2",
-        remote_simulator=remote_simulator,
-        remote_python=sys.executable,
-        settings=sshd.settings,
-        root=str(work),
-    )
+        sshd.destination, machine="trn2", remote_simulator=remote_simulator, remote_python=sys.executable,
+        settings=sshd.settings, root=str(work),
+    )  # fmt: skip
     try:
         report = target.examine()
     finally:
@@ -151,12 +135,8 @@ def test_what_is_shipped_is_enough_and_needs_nothing_but_numpy(tmp_path: Path) -
             assert _imports(file) <= allowed | sys.stdlib_module_names, name
     done = subprocess.run(
         [sys.executable, "-m", "infra.judging.judge", "--describe", "--toolchain", "simulator", "--machine", "trn2"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(tmp_path)},
-        timeout=PATIENCE_S,
-    )
+        cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}, timeout=PATIENCE_S,
+    )  # fmt: skip
     assert done.returncode == 0 and '"simulated": true' in done.stdout, done.stderr
 
 

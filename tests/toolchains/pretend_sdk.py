@@ -12,6 +12,8 @@ from typing import Any
 import numpy
 
 from infra.neuron.commands import Installation
+from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
+from infra.simulator.toolchain import traced_on_simulator
 
 FIXTURES = Path(__file__).with_name("fixtures")
 PROJECT = Path(__file__).resolve().parents[2]
@@ -69,6 +71,10 @@ class PretendSdk:
 
     def with_pythons(self, *pythons: Path) -> Installation:
         return replace(self.installation, pythons=pythons)
+
+
+def opened_on(sdk: PretendSdk) -> NeuronToolchain:
+    return open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
 
 
 def _interpreter(folder: Path, site: Sequence[Path]) -> Path:

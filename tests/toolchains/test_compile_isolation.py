@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from accelopt_core.toolchain import CompileError, TensorArgument
-from infra.isolation import sandbox
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from tests.processes import eventually, running
 from tests.redteam.attacks import EVERY_FILE
-from tests.toolchains.pretend_sdk import FIXTURES, SIMULATED, PretendSdk
+from tests.toolchains.pretend_sdk import FIXTURES, SIMULATED, PretendSdk, opened_on
 
 A = TensorArgument((4, 3), "float32")
 HEAD = "import nki\nimport nki.language as nl\n\n@nki.jit\n"
@@ -37,19 +34,6 @@ def _namespaces() -> bool:
 pytestmark = pytest.mark.skipif(not _namespaces(), reason="this system gives no user namespaces")
 
 
-@pytest.fixture
-def sdk(tmp_path: Path) -> PretendSdk:
-    return PretendSdk(tmp_path)
-
-
-@pytest.fixture
-def toolchain(sdk: PretendSdk) -> Iterator[NeuronToolchain]:
-    sandbox.adopt_descendants()
-    opened = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
-    yield opened
-    opened.close()
-
-
 def _said(toolchain: NeuronToolchain, source: str, timeout_s: float = 60) -> str:
     """What a candidate says that it found: its last words are an exception."""
     with pytest.raises(CompileError) as error:
@@ -57,8 +41,11 @@ def _said(toolchain: NeuronToolchain, source: str, timeout_s: float = 60) -> str
     return error.value.message
 
 
-def test_the_isolation_stands_and_is_said(toolchain: NeuronToolchain) -> None:
+def test_the_isolation_is_said_shows_what_it_shows_read_only_and_is_not_spoofed(toolchain: NeuronToolchain) -> None:
     toolchain.compile(SUBTRACT, [A, A], 60)
+    assert toolchain.isolation == "namespaces of its own, no tracing, no mounts, no other namespaces"
+    assert "Read-only file system" in _said(toolchain, "import nki\nopen(nki.__file__, 'a').write('x = 1')\n")
+    _said(toolchain, EVERY_FILE + "everywhere(b'namespaces of gold')\nraise ValueError(1)\n")
     assert toolchain.isolation == "namespaces of its own, no tracing, no mounts, no other namespaces"
 
 
@@ -122,23 +109,13 @@ def test_no_process_is_seen_signalled_or_left(toolchain: NeuronToolchain) -> Non
         "libc.unshare(0x10000000)",
         "libc.mount(b'none', b'/usr', b'tmpfs', 0, None)",
         "libc.ptrace(16, os.getppid(), None, None)",
-        "libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0)",
+        "libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0)",  # a process in a new namespace
     ],
-    ids=["a new namespace", "a mount", "tracing", "a process in a new namespace"],
 )
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are those of x86_64")
 def test_the_filter_refuses_ways_out(toolchain: NeuronToolchain, escape: str) -> None:
     source = f"import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nraise ValueError({escape})\n"
     assert _said(toolchain, source) == "ValueError: -1"
-
-
-def test_what_it_is_shown_it_cannot_change(toolchain: NeuronToolchain) -> None:
-    assert "Read-only file system" in _said(toolchain, "import nki\nopen(nki.__file__, 'a').write('x = 1')\n")
-
-
-def test_a_spoofed_report_of_the_isolation_does_not_arrive(toolchain: NeuronToolchain) -> None:
-    _said(toolchain, EVERY_FILE + "everywhere(b'namespaces of gold')\nraise ValueError(1)\n")
-    assert toolchain.isolation == "namespaces of its own, no tracing, no mounts, no other namespaces"
 
 
 def test_an_sdk_may_start_programs_and_use_tmp_and_its_device(toolchain: NeuronToolchain, sdk: PretendSdk) -> None:
@@ -176,9 +153,7 @@ def test_an_sdk_that_does_not_stand_the_namespaces_is_used_without_and_that_is_s
 
 
 def test_a_candidate_cannot_talk_the_isolation_away(tmp_path: Path) -> None:
-    toolchain = open_neuron_toolchain(
-        traced_on_simulator, installation=PretendSdk(tmp_path, site=SIMULATED).installation
-    )
+    toolchain = opened_on(PretendSdk(tmp_path, site=SIMULATED))
     blame = (
         "import json, os\njson.dump({'phase': 'toolchain', 'message': 'libnrt.so: cannot open shared object file',"
         " 'line': None, 'outputs': None, 'parameters': []}, open('said.json', 'w'))\nos._exit(1)\n"
@@ -187,7 +162,3 @@ def test_a_candidate_cannot_talk_the_isolation_away(tmp_path: Path) -> None:
         assert "libnrt.so" in _said(toolchain, blame)
         assert toolchain.isolation.startswith("namespaces of its own")
     toolchain.close()
-
-
-def test_the_interpreter_that_judges_is_not_the_one_that_compiles(toolchain: NeuronToolchain) -> None:
-    assert sys.prefix not in _said(toolchain, "import sys\nraise ValueError(sys.prefix)\n")

@@ -68,9 +68,7 @@ def test_outputs_that_are_far_off_are_said_beside_the_number(tmp_path: Path) -> 
         (WITH_JAX, "np.no_such_function(", "JAX does not compile the reference: AttributeError: .*no_such_function"),
     ],
 )
-def test_where_there_is_none_one_line_says_why(
-    tmp_path: Path, site: tuple[Path, ...], reference: str | None, said: str
-) -> None:
+def test_where_there_is_none_one_line_says_why(tmp_path, site, reference, said) -> None:
     request = REQUEST if reference is None else asked(TASK.reference_source.replace("np.exp(", reference))
     with device(tmp_path, site) as toolchain:
         own = compilers_own(toolchain, request)

@@ -39,7 +39,7 @@ def _open(folder: Path, route: str) -> NeuronToolchain:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-def test_kernel_and_graph_are_compiled_for_the_same_cores_and_by_the_front_end_of_the_release(
+def test_kernel_and_graph_are_compiled_for_the_same_cores_by_the_release_s_front_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: Route
 ) -> None:
     monkeypatch.setenv("NKI_COMPILER_FRONTEND", "custom")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,25 +12,13 @@ from accelopt_core.judging.judge import judge
 from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.task import Task
-from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
-from infra.simulator.toolchain import traced_on_simulator
+from infra.neuron.toolchain import NeuronToolchain
 from infra.tasks.seed_index import load_seed
-from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
+from tests.toolchains.pretend_sdk import PretendSdk
 
+REAL_KERNELS = True
 LIMITS = EvaluationLimits(iterations=1, warmup=1, remeasure=0)
 SOURCE = load_seed("matmul").kernel_source
-
-
-@pytest.fixture
-def sdk(tmp_path: Path) -> PretendSdk:
-    return PretendSdk(tmp_path, site=SIMULATED)
-
-
-@pytest.fixture
-def toolchain(sdk: PretendSdk) -> Iterator[NeuronToolchain]:
-    opened = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
-    yield opened
-    opened.close()
 
 
 def _task() -> Task:
@@ -63,9 +48,7 @@ def test_an_honest_device_is_believed(toolchain: NeuronToolchain) -> None:
     ],
     ids=["too fast", "counters of less work", "busier than long"],
 )  # fmt: skip
-def test_what_cannot_be_is_implausible(
-    sdk: PretendSdk, toolchain: NeuronToolchain, behaviour: dict[str, Any], said: str
-) -> None:
+def test_what_cannot_be_is_implausible(sdk, toolchain, behaviour, said) -> None:
     sdk.behave(**behaviour)
     result = _judge(toolchain)
     assert isinstance(result, Implausible) and said in result.message, explain(result)
@@ -77,9 +60,7 @@ def test_work_left_out_once_it_is_timed_is_found_by_the_outputs(sdk: PretendSdk,
     assert isinstance(result, Crashed) and "other outputs than the verified one" in result.message
 
 
-def test_narrow_arithmetic_is_found_in_the_trace_where_the_profiler_is_silent(
-    sdk: PretendSdk, toolchain: NeuronToolchain
-) -> None:
+def test_narrow_arithmetic_is_found_in_the_trace_where_the_profiler_is_silent(sdk, toolchain) -> None:
     narrowed = SOURCE.replace(
         "out = nl.ndarray((TILE_M, TILE_N), dtype=result.dtype", "out = nl.ndarray((TILE_M, TILE_N), dtype=nl.bfloat16"
     )

@@ -48,36 +48,20 @@ def test_inputs_and_outputs_are_read_in_order_of_declaration(tmp_path: Path, pre
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        pytest.param({}, "no sgNN/def.json", id="empty archive"),
-        pytest.param({"sg00/def.json": b"{"}, "not as documented", id="truncated JSON"),
-        pytest.param({"sg00/def.json": {"vars": {}}}, "not as documented", id="renamed key"),
-        pytest.param({"sg00/def.json": {"var": []}}, "not as documented", id="a list"),
-        pytest.param({"sg00/def.json": {"var": {"a": {"type": "input"}}}}, "not as documented", id="no size"),
-        pytest.param({"sg00/def.json": {"var": {"a": 3}}}, "not as documented", id="a number"),
-        pytest.param({"sg00/def.json": b"[" * 200000}, "not as documented", id="nested without end"),
-        pytest.param(
-            {"sg00/def.json": {"var": VARIABLES}, "sg01/def.json": {"var": VARIABLES}}, "2 subgraphs", id="LNC 2"
-        ),
-        pytest.param(
-            {"sg00/def.json": {"var": {"--neff": {"type": "input", "var_id": 1, "size": 4}}}},
-            "mistaken",
-            id="a flag as a name",
-        ),
-        pytest.param(
-            {"sg00/def.json": {"var": {"../../evil": {"type": "output", "var_id": 1, "size": 4}}}},
-            "mistaken",
-            id="a path as a name",
-        ),
-        pytest.param(
-            {"sg00/def.json": {"var": {"a b": {"type": "output", "var_id": 1, "size": 4}}}},
-            "mistaken",
-            id="a blank in a name",
-        ),
+        ({}, "no sgNN/def.json"),
+        ({"sg00/def.json": b"{"}, "not as documented"),
+        ({"sg00/def.json": {"vars": {}}}, "not as documented"),
+        ({"sg00/def.json": {"var": []}}, "not as documented"),
+        ({"sg00/def.json": {"var": {"a": {"type": "input"}}}}, "not as documented"),
+        ({"sg00/def.json": {"var": {"a": 3}}}, "not as documented"),
+        ({"sg00/def.json": b"[" * 200000}, "not as documented"),
+        ({"sg00/def.json": {"var": VARIABLES}, "sg01/def.json": {"var": VARIABLES}}, "2 subgraphs"),
+        ({"sg00/def.json": {"var": {"--neff": {"type": "input", "var_id": 1, "size": 4}}}}, "mistaken"),
+        ({"sg00/def.json": {"var": {"../../evil": {"type": "output", "var_id": 1, "size": 4}}}}, "mistaken"),
+        ({"sg00/def.json": {"var": {"a b": {"type": "output", "var_id": 1, "size": 4}}}}, "mistaken"),
     ],
 )
-def test_what_is_not_a_neff_of_the_documented_layout_is_refused(
-    tmp_path: Path, files: dict[str, Any], says: str
-) -> None:
+def test_what_is_not_a_neff_of_the_documented_layout_is_refused(tmp_path, files, says) -> None:
     with pytest.raises(NeffUnreadable, match=says):
         read_neff(neff(tmp_path / "k.neff", files))
 
@@ -107,16 +91,14 @@ def _tensors(*pairs: tuple[str, int]) -> tuple[NeffTensor, ...]:
 @pytest.mark.parametrize(
     ("declared", "wanted", "order"),
     [
-        pytest.param((("y", 4), ("x", 4)), (("x", 4), ("y", 4)), ("x", "y"), id="by parameter name"),
-        pytest.param(
-            (("x", 4),), (("unused", 4), ("x", 4)), (None, "x"), id="an argument that nothing reads is dropped"
-        ),
-        pytest.param((), (("unused", 4),), (None,), id="all are dropped"),
-        pytest.param((("input1", 4), ("input0", 4)), (("x", 4), ("y", 4)), ("input0", "input1"), id="by number"),
-        pytest.param((("in10", 4), ("in9", 8)), (("", 8), ("", 4)), ("in9", "in10"), id="numbers are not text"),
-        pytest.param((("in0", 64), ("in1", 64)), (("x", 48), ("y", 64)), ("in0", "in1"), id="a padded variable"),
-        pytest.param((("lhs", 4), ("rhs", 8)), (("x", 8), ("y", 4)), ("rhs", "lhs"), id="by size"),
-        pytest.param((("arg", 4),), (("x", 4),), ("arg",), id="only one"),
+        ((("y", 4), ("x", 4)), (("x", 4), ("y", 4)), ("x", "y")),
+        ((("x", 4),), (("unused", 4), ("x", 4)), (None, "x")),
+        ((), (("unused", 4),), (None,)),
+        ((("input1", 4), ("input0", 4)), (("x", 4), ("y", 4)), ("input0", "input1")),
+        ((("in10", 4), ("in9", 8)), (("", 8), ("", 4)), ("in9", "in10")),
+        ((("in0", 64), ("in1", 64)), (("x", 48), ("y", 64)), ("in0", "in1")),
+        ((("lhs", 4), ("rhs", 8)), (("x", 8), ("y", 4)), ("rhs", "lhs")),
+        ((("arg", 4),), (("x", 4),), ("arg",)),
     ],
 )
 def test_inputs_find_their_arguments(declared: Any, wanted: Any, order: tuple[str | None, ...]) -> None:
@@ -126,10 +108,10 @@ def test_inputs_find_their_arguments(declared: Any, wanted: Any, order: tuple[st
 @pytest.mark.parametrize(
     ("declared", "sizes"),
     [
-        pytest.param((("lhs", 4), ("rhs", 4)), (4, 4), id="same sizes, other names"),
-        pytest.param((("lhs", 4),), (4, 8), id="too few"),
-        pytest.param((("in0", 4), ("in1", 8)), (8, 4), id="numbers contradict sizes"),
-        pytest.param((("lhs", 4), ("rhs", 8)), (4, 16), id="a size that is not there"),
+        ((("lhs", 4), ("rhs", 4)), (4, 4)),
+        ((("lhs", 4),), (4, 8)),
+        ((("in0", 4), ("in1", 8)), (8, 4)),
+        ((("lhs", 4), ("rhs", 8)), (4, 16)),
     ],
 )
 def test_an_uncertain_match_is_an_error_and_never_a_guess(declared: Any, sizes: tuple[int, ...]) -> None:

@@ -18,9 +18,7 @@ ROW = {"neuron_device": 3, "nc_count": 2, "memory_size": 1 << 30}
     ("release", "asked", "under"),
     [((2, 33), "neuron-ls --json-output", ""), ((2, 34), "neuron-ls --output-format json", "'devices'")],
 )
-def test_devices_are_asked_for_with_the_flag_that_help_lists(
-    tmp_path: Path, release: tuple[int, int], asked: str, under: str
-) -> None:
+def test_devices_are_asked_for_with_the_flag_that_help_lists(tmp_path, release, asked, under) -> None:
     listing = list_devices(PretendSdk(tmp_path, release=release, only_documented=True).installation)
     assert [device.core_ids for device in listing.devices] == [(0, 1, 2, 3)]
     assert (listing.asked, under in listing.undocumented, bool(listing.undocumented)) == (asked, True, bool(under))

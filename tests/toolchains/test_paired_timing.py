@@ -17,10 +17,9 @@ from accelopt_core.judging.timing import TURNS, PairedTiming, time_paired
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.toolchain import TensorArgument, Timing
 from infra.neuron.compilation.compiling import Neff
-from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
-from infra.simulator.toolchain import traced_on_simulator
+from infra.neuron.toolchain import NeuronToolchain
 from infra.tasks.seed_index import load_seed
-from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
+from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk, opened_on
 
 A = TensorArgument((4, 3), "float32")
 HEAD = "import nki\nimport nki.language as nl\n\n@nki.jit\n"
@@ -34,13 +33,8 @@ LIMITS = EvaluationLimits(iterations=TURNS, warmup=1, remeasure=0)
 def quietly(step: object, detail: str) -> None: ...
 
 
-@pytest.fixture
-def sdk(tmp_path: Path) -> PretendSdk:
-    return PretendSdk(tmp_path)
-
-
 def _paired(sdk: PretendSdk) -> PairedTiming:
-    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    toolchain = opened_on(sdk)
     kernels = [toolchain.compile(source, [A, A], 60) for source in (CANDIDATE, BEST)]
 
     def block(artifact: Neff) -> Callable[[int, float], Sequence[float]]:
@@ -52,7 +46,7 @@ def _paired(sdk: PretendSdk) -> PairedTiming:
         toolchain.close()
 
 
-def test_on_a_drifting_device_an_equal_kernel_does_not_win(sdk: PretendSdk) -> None:
+def test_on_a_drifting_device_a_real_gain_is_seen_and_an_equal_kernel_does_not_win(sdk: PretendSdk) -> None:
     sdk.behave(drift=0.005, total_time_s=[1e-4])
     result = _paired(sdk)
     assert max(result.candidate.samples_us) > 1.05 * min(result.candidate.samples_us), "it does drift"
@@ -68,15 +62,13 @@ def test_on_a_drifting_device_a_real_gain_of_three_percent_is_seen(sdk: PretendS
 @pytest.fixture
 def simulated(tmp_path: Path) -> Iterator[tuple[PretendSdk, NeuronToolchain]]:
     sdk = PretendSdk(tmp_path, site=SIMULATED)
-    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    toolchain = opened_on(sdk)
     yield sdk, toolchain
     toolchain.close()
 
 
 @pytest.mark.slow
-def test_the_judge_reports_the_incumbent_as_the_candidate_met_it_on_inputs_nobody_knows(
-    simulated: tuple[PretendSdk, NeuronToolchain], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_judge_reports_the_incumbent_as_the_candidate_met_it_on_inputs_nobody_knows(simulated, monkeypatch) -> None:
     sdk, toolchain = simulated
     seed = load_seed("silu")
     whole = seed.task()
@@ -110,9 +102,7 @@ def test_the_judge_reports_the_incumbent_as_the_candidate_met_it_on_inputs_nobod
 
 
 @pytest.mark.slow
-def test_a_incumbent_that_no_longer_runs_is_no_fault_of_the_candidate(
-    simulated: tuple[PretendSdk, NeuronToolchain],
-) -> None:
+def test_a_incumbent_that_no_longer_runs_is_no_fault_of_the_candidate(simulated) -> None:
     _, toolchain = simulated
     seed = load_seed("silu")
     whole = seed.task()

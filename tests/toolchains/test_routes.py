@@ -159,52 +159,35 @@ def test_a_package_whose_import_fails_is_not_a_route(tmp_path: Path) -> None:
     assert not result.available and "libnrt.so.1" in str(result.why_not)
 
 
-def test_without_a_device_nothing_is_opened(tmp_path: Path) -> None:
-    sdk = PretendSdk(tmp_path, devices=0)
-    with pytest.raises(ToolchainMissing, match="no Neuron device in .*aws-neuronx-dkms"):
-        open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
-
-
-def test_without_a_profiler_nothing_is_opened(tmp_path: Path) -> None:
-    sdk = PretendSdk(tmp_path)
-    with pytest.raises(ToolchainMissing, match="neither neuron-explorer nor neuron-profile .*aws-neuronx-tools"):
-        open_neuron_toolchain(traced_on_simulator, installation=sdk.without_tool("neuron-explorer"))
-
-
-def test_without_a_route_every_route_is_accounted_for(tmp_path: Path) -> None:
-    sdk = PretendSdk(tmp_path, site=())
-    with pytest.raises(ToolchainMissing) as error:
-        open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
-    assert all(f"{route.name}: " in str(error.value) for route in ROUTES)
+@pytest.mark.parametrize(
+    ("options", "tool", "route", "said"),
+    [
+        ({"devices": 0}, "", "auto", "no Neuron device in .*aws-neuronx-dkms"),
+        ({}, "neuron-explorer", "auto", "neither neuron-explorer nor neuron-profile .*aws-neuronx-tools"),
+        ({}, "neuron-ls", "auto", f"type unknown: {', '.join(MACHINES)} are known"),
+        ({"site": ()}, "", "auto", ".*".join(f"{route.name}: " for route in ROUTES)),
+        ({}, "", "torch-xla", "torch-xla: .*torch is not installed"),
+        ({}, "", "warp", "no route is named 'warp'"),
+    ],
+)
+def test_what_lacks_something_is_not_opened_and_said_so_in_one_line(tmp_path, options, tool, route, said) -> None:
+    sdk = PretendSdk(tmp_path, **options)
+    installation = sdk.without_tool(tool) if tool else sdk.installation
+    with pytest.raises(ToolchainMissing, match=said) as error:
+        open_neuron_toolchain(traced_on_simulator, route, installation)
     assert "\n" not in str(error.value)
-
-
-def test_a_route_can_be_named(tmp_path: Path) -> None:
-    sdk = PretendSdk(tmp_path)
-    with pytest.raises(ToolchainMissing, match="torch-xla: .*torch is not installed"):
-        open_neuron_toolchain(traced_on_simulator, "torch-xla", sdk.installation)
-    with pytest.raises(ToolchainMissing, match="no route is named 'warp'"):
-        open_neuron_toolchain(traced_on_simulator, "warp", sdk.installation)
 
 
 @pytest.mark.parametrize(
     ("product", "kind"), [("trn2.48xlarge\n", "trn2.48xlarge"), ("m5.large\n", "trn2.3xlarge"), (None, "trn2.3xlarge")]
 )
-def test_the_instance_type_comes_from_the_firmware_or_from_neuron_ls(
-    tmp_path: Path, product: str | None, kind: str
-) -> None:
+def test_the_instance_type_comes_from_the_firmware_or_from_neuron_ls(tmp_path, product, kind) -> None:
     sdk = PretendSdk(tmp_path)
     if product is not None:
         place = sdk.installation.system_folder / "devices/virtual/dmi/id"
         place.mkdir(parents=True)
         (place / "product_name").write_text(product)
     assert instance_type(sdk.installation) == kind
-
-
-def test_an_instance_of_another_kind_is_refused(tmp_path: Path) -> None:
-    sdk = PretendSdk(tmp_path)
-    with pytest.raises(ToolchainMissing, match=f"type unknown: {', '.join(MACHINES)} are known"):
-        open_neuron_toolchain(traced_on_simulator, installation=sdk.without_tool("neuron-ls"))
 
 
 @pytest.mark.parametrize(
@@ -214,20 +197,10 @@ def test_an_instance_of_another_kind_is_refused(tmp_path: Path) -> None:
         ("0.1.0", (0, 2)), ("0.2.0", (0, 2)), ("0.0.1", (0, 0)),
     ],
 )  # fmt: skip
-def test_versions_are_compared_as_numbers_and_wheel_0_1_is_the_dialect_0_2(
-    version: str | None, release: tuple[int, int] | None
-) -> None:
+def test_versions_are_compared_as_numbers_and_wheel_0_1_is_the_dialect_0_2(version, release) -> None:
     assert nki_release(version) == release
-
-
-def test_the_sdk_of_wheel_0_1_is_one_of_those_of_nki_0_2() -> None:
     assert installed({"nki": "0.1.0"}, None).sdk == installed({"nki": "0.2.0"}, None).sdk == "2.27 or 2.28"
-
-
-@pytest.mark.parametrize(
-    ("kind", "machine"),
-    [("trn2.48xlarge", "trn2"), ("trn2u.48xlarge", "trn2"), ("trn1n.32xlarge", "trn1"), ("inf2.8xlarge", None),
-     ("trn9.48xlarge", None), ("c7i.large", None), (None, None)],
-)  # fmt: skip
-def test_an_instance_type_names_its_machine(kind: str | None, machine: str | None) -> None:
-    assert machine_of(kind) == machine
+    kinds = {
+        "trn2u.48xlarge": "trn2", "trn1n.32xlarge": "trn1", "inf2.8xlarge": None, "trn9.48xlarge": None, None: None,
+    }  # fmt: skip
+    assert {kind: machine_of(kind) for kind in kinds} == kinds

@@ -22,10 +22,12 @@ def test_dtypes_of_numpy_travel_as_npy(tmp_path: Path, dtype: str) -> None:
     assert np.array_equal(np.load(path, allow_pickle=False), array)
 
 
-def test_other_dtypes_travel_as_raw_bytes(tmp_path: Path) -> None:
+def test_other_dtypes_travel_as_raw_bytes_which_are_read_where_there_is_no_npy(tmp_path: Path) -> None:
     path = write_input(tmp_path / "0", BF16)
     assert path.suffix == ".bin"
     assert path.read_bytes() == BF16.tobytes()
+    (tmp_path / "out").write_bytes(np.arange(3, dtype=np.float32).tobytes())
+    assert read_output(tmp_path, "out", TensorArgument((3,), "float32"), "").tolist() == [0.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -51,11 +53,6 @@ def test_a_lost_dtype_is_restored_from_what_the_kernel_returned(tmp_path: Path, 
     np.save(tmp_path / "out.npy", array.view(f"V{storage.itemsize}"), allow_pickle=False)
     got = read_output(tmp_path, "out", TensorArgument((4, 3), dtype), "")
     assert np.array_equal(got, array.astype(np.float32) if dtype.startswith("float8") else array)
-
-
-def test_raw_bytes_are_read_where_the_profiler_saves_no_npy(tmp_path: Path) -> None:
-    (tmp_path / "out").write_bytes(np.arange(3, dtype=np.float32).tobytes())
-    assert read_output(tmp_path, "out", TensorArgument((3,), "float32"), "").tolist() == [0.0, 1.0, 2.0]
 
 
 def test_the_file_that_the_profiler_names_is_the_one_that_is_read(tmp_path: Path) -> None:
@@ -89,9 +86,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
         pytest.param(np.zeros(6, np.float32), TensorArgument((2, 3), "complex31"), None, id="a dtype nobody knows"),
     ],
 )
-def test_a_file_that_cannot_be_the_output_is_an_error(
-    tmp_path: Path, saved: np.ndarray, spec: TensorArgument | None, says: str | None
-) -> None:
+def test_a_file_that_cannot_be_the_output_is_an_error(tmp_path, saved, spec, says) -> None:
     np.save(tmp_path / "out.npy", saved, allow_pickle=False)
     if says is None:
         assert read_output(tmp_path, "out", spec, "").shape == (2, 3), "the file's own numbers are taken"
