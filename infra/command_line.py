@@ -37,7 +37,7 @@ WITH_JSON: tuple[Command, ...] = ("run", "doctor", "runs", "show", "explain", "e
 """Commands that have a document for scripts (docs/scripts.md)."""
 OF_A_KERNEL: tuple[Command, ...] = ("run", "explain", "init", "evaluate", "menu", "apply")
 """Commands behind which a kernel's file may stand."""
-ON_HOSTS: tuple[Command, ...] = ("run", "doctor", "calibrate", "clean", "mcp", "model", "explain", "evaluate", "menu")
+ON_HOSTS: tuple[Command, ...] = ("run", "doctor", "calibrate", "clean", "mcp", "model")
 """Commands behind which hosts may stand."""
 
 _BESIDE_SETTINGS = (
@@ -191,8 +191,10 @@ def read(
             raise SettingsError(f"{kernel!r}: a kernel is named already: leave one of the two away")
         flags["run", "kernel"] = Given(folder / Path(kernel).expanduser(), "--kernel")
         words.remove(kernel)
-    if words and command == "explain" and ("run", "kernel") not in flags:
+    if words and command == "explain":
         run_id = words.pop(0)
+        if ("run", "kernel") in flags:
+            raise SettingsError(f"explain: {run_id!r} and a kernel: leave one of the two away")
     if words and command in ON_HOSTS:
         hosts = tuple(_host(_without_scheme(part)) for word in words for part in word.split(",") if part)
         flags.setdefault(("target", "host"), Given(hosts, "--host"))

@@ -34,6 +34,8 @@ SIZES = (128, 512, 256, 1024, 64, 2048)
 FEW = (2, 1, 4, 8)
 """Tried first for what is called as batches, heads and groups are."""
 _IS_FEW = re.compile(r"(?:n_?)?(?:b|bs|bz|g|e|[qkv]?h|batch(?:es)?|groups?|experts?|\w*heads?)(?:_\w)?", re.IGNORECASE)
+MOST_SAID = 1 << 16
+"""A number of a complaint up to it is tried for the size that it names."""
 DTYPES = ("float32", "bfloat16", "int32", "float8_e4m3", "int8", "uint8")
 RANKS = (2, 1, 3)
 """Tried for arrays whose text does not tell; where it may be none, a number besides."""
@@ -332,8 +334,9 @@ def _changed(here: Arguments, arrays: Sequence[Parameter], complaint: str) -> It
 
     if of_types:
         yield from types()
+    said = [int(word) for word in sorted(words) if word.isdecimal() and 0 < int(word) <= MOST_SAID]
     for name in [each for each in by_relevance if each in words]:
-        for size in (*SIZES, *FEW):
+        for size in (*said, *SIZES, *FEW):
             yield _with_sizes(here, {name: size})
     for at, array in enumerate(arrays):
         for way in _ways(array):

@@ -49,7 +49,7 @@ def next_steps(run: Ended) -> tuple[NextStep, ...]:
     if not run.baseline:
         return (NextStep("once that is mended", resume),) if manifest.status in ("failed", "interrupted") else ()
     is_shipped = manifest.status == "finished" and not run.config.get("run", {}).get("kernel")
-    own = NextStep("a kernel of your own", f"{PROGRAM} init mine.py, fill in mine_reference.py, then {PROGRAM} mine.py")
+    own = NextStep("a kernel of your own", f"{PROGRAM} init mine.py")
     first = own if is_shipped else _going_on(run, resume)
     return first, NextStep("what it lost and why", f"{PROGRAM} explain {manifest.run_id}{where}")
 
@@ -93,11 +93,11 @@ def _going_on(run: Ended, resume: str) -> NextStep:
         return NextStep(f"on a real {manifest.target.machine}", f"{PROGRAM} USER@HOST {_kernel(run)}")
     if run.rounds_done >= manifest.rounds:
         return NextStep("more rounds", f"{resume}{_more_rounds(run)}")
-    if manifest.proposer == CATALOGUE:
-        return NextStep("a model's ideas", f"ANTHROPIC_API_KEY=... {resume} --provider anthropic")
     patience = int(run.config.get("run", {}).get("patience") or 0)
     if "rounds without improvement" in manifest.reason and patience:
         return NextStep("more patience", f"{resume} --patience {2 * patience}")
+    if manifest.proposer == CATALOGUE:
+        return NextStep("a model's ideas", f"ANTHROPIC_API_KEY=... {resume} --provider anthropic")
     return NextStep("a wider search", f"{PROGRAM} {_kernel(run)} --beam 3 --plans 2")
 
 

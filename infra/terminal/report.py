@@ -233,12 +233,12 @@ def conclusion(summary: RunSummary) -> tuple[str, ...]:
     if summary.improved:
         faster = wording.speedup(before_us, best.latency_us)
         came_to = f"{before_us:,.1f} -> {best.latency_us:,.1f} µs: {faster} faster"
-    lines = [f"{came_to} ({on})", f"verified: {best.rests_on}", f"kernel:   {shown_path(summary.folder.best_kernel)}"]
+    lines = [f"{came_to} ({on})", f"verified: {best.rests_on}", f"kernel: {shown_path(summary.folder.best_kernel)}"]
     if (other := summary.counterpart) is not None:
         row = wording.counterpart_row(other.result, other.candidate.id, summary.baseline.result)
         faster = wording.speedup(before_us, other.result.latency_us)
         path = shown_path(summary.folder.counterpart_kernel)
-        lines.append(f"{row.name}:".ljust(10) + f"{timed(other.result)}, {faster}: {row.remark}: {path}")
+        lines.append(f"{row.name}: {timed(other.result)}, {faster}: {row.remark}: {path}")
     return tuple(lines)
 
 

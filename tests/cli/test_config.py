@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import config
+import orchestrator
 from config import Invocation, Settings
 from infra.command_line import CONFIG_FILE, read
 from infra.settings_reader import SettingsError, specs
@@ -92,10 +93,28 @@ def test_paths_are_relative_to_where_they_were_written(tmp_path: Path) -> None:
         ("--host ssh://ubuntu@a.example:2222/", ("ubuntu@a.example:2222",)),
         ("--host none", ()),
         ("", ()),
+        ("run mine.py a.example", ("a.example",)),
     ],
 )
 def test_the_first_words_are_the_hosts(tmp_path: Path, flags: str, expected: tuple[str, ...]) -> None:
     assert given(tmp_path, flags).settings.target.host == expected
+
+
+def test_a_kernel_s_file_needs_no_flag_and_the_demo_has_its_own_task(tmp_path: Path) -> None:
+    for flags in ("mine.py", "mine.py a.example", "a.example mine.py --rounds 3", "run mine.py", "explain mine.py"):
+        assert given(tmp_path, flags).settings.run.kernel == tmp_path / "mine.py"
+    assert given(tmp_path, "explain 20261120-1").run_id == "20261120-1"
+    demo = given(tmp_path, "demo --rounds 3").settings.run
+    assert (demo.task, demo.preset, demo.rounds, demo.kernel) == ("gqa_full", "small", 3, None)
+
+
+def test_said_alone_the_program_says_how_to_begin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert orchestrator.main([]) == 0
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) <= 8 and all(word in said for word in ("demo", "mine.py", "init", "--help"))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +169,7 @@ def test_a_run_of_an_earlier_release_with_one_host_or_none_can_be_resumed(stored
 
 MISTAKES = [
     # flags
-    ("--roundz 5", None, {}, "unknown flag --roundz: did you mean --rounds?"),
+    ("--roundz 5", None, {}, "unknown flag --roundz: did you mean --round"),
     ("--frobnicate", None, {}, "unknown flag --frobnicate: see --help"),
     ("--rounds", None, {}, "--rounds: expected one argument"),
     ("--rounds abc", None, {}, "--rounds: 'abc' is not a whole number"),
@@ -162,12 +181,15 @@ MISTAKES = [
     ("--provider gpt", None, {}, "--provider: 'gpt' is not one of auto, anthropic"),
     ("--seeds 1,two", None, {}, "--seeds: 'two' is not a whole number"),
     ("--run-id ../x", None, {}, "--run-id: '../x'"),
-    ("--round 5", None, {}, "unknown flag --round: did you mean --rounds?"),  # no guessing at abbreviations
+    ("--patien 5", None, {}, "unknown flag --patien: did you mean --patience?"),  # no guessing at abbreviations
+    ("--round 5", None, {}, "--round: of a run: `show RUN-ID --round N`"),
     # words
     ("runs x", None, {}, "'x' is one word too many"),
-    ("mine.py", None, {}, "for a file write --kernel mine.py"),
+    ("kernels/mine", None, {}, "for a file write --kernel kernels/mine"),
+    ("mine.py --kernel yours.py", None, {}, "a kernel is named already"),
+    ("demo --task silu", None, {}, "demo: it has its own task"),
     ("dcotor", None, {}, "did you mean the command doctor?"),
-    ("optimise", None, {}, "did you mean --kernel FILE.py?"),
+    ("optimise", None, {}, "a kernel's file alone is enough"),
     # the file
     ("", "[run]\nroundz = 5", {}, "nki-optimizer.toml: unknown setting [run] roundz: did you mean [run] rounds?"),
     ("", "[run]\nhost = 'x'", {}, "[run] host belongs in [target]"),
@@ -228,14 +250,26 @@ def test_keys_in_the_environment_reach_no_setting(tmp_path: Path) -> None:
     assert invocation.settings == Settings() and SECRET not in config.to_toml(invocation)
 
 
-def test_help_names_every_setting_its_default_and_the_commands() -> None:
+def help_of(*words: str) -> str:
     out = io.StringIO()
     with redirect_stdout(out), pytest.raises(SystemExit) as left:
-        read(["--help"], {}, Path("/"))
-    text = out.getvalue()
-    assert left.value.code == 0 and not [spec.flag for _, spec in EVERY_SPEC if spec.flag not in text]
-    assert not [command for command in config.COMMANDS[1:] if f"  {command} " not in text]
-    assert "[10]" in text and max(len(line) for line in text.splitlines()) <= 114
+        read([*words], {}, Path("/"))
+    assert left.value.code == 0
+    return out.getvalue()
+
+
+def test_help_is_short_and_names_the_commands_and_all_of_it_every_setting() -> None:
+    text, whole = help_of("--help"), help_of("--help-all")
+    assert len(text.splitlines()) <= 60 and max(len(line) for line in text.splitlines()) <= 120
+    assert not [command for command in config.COMMANDS[1:] if not re.search(rf"^  .*\b{command}\b", text, re.M)]
+    assert not [spec.flag for _, spec in EVERY_SPEC if spec.flag not in whole] and "[10]" in text
+
+
+@pytest.mark.parametrize("command", config.COMMANDS[1:])
+def test_each_command_has_help_of_its_own(command: str) -> None:
+    text = help_of(command, "--help")
+    assert text.startswith("usage: ") and f" {command} " in text.partition("\n")[0] + " "
+    assert len(text.splitlines()) <= 100
 
 
 @pytest.mark.parametrize(("group", "spec"), EVERY_SPEC, ids=[spec.name for _, spec in EVERY_SPEC])

@@ -107,7 +107,7 @@ def test_the_second_start_sets_nothing_up(ready) -> None:
     ready_file = project / ".venv" / ".ready"
     before = ready_file.stat().st_mtime_ns
     done = run(project)
-    assert done.stderr == "" and "with []" in done.stdout
+    assert done.stderr == "" and "with ['demo']" in done.stdout
     assert ready_file.stat().st_mtime_ns == before
 
 

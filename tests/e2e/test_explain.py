@@ -34,8 +34,11 @@ def flat(text: str) -> str:
 
 def test_a_kernel_with_the_lines_and_the_rules_that_stand_in_the_way(after_a_run: tuple[Path, Ran]) -> None:
     folder, _ = after_a_run
-    said = orchestrate_here("explain", "mine.py", "--problem", "ref.py", "--view", "quiet", folder=folder)
-    assert said.status == 0, said.errors
+    words = ("explain", "mine.py", "--problem", "ref.py", "--view", "quiet")
+    short, said = orchestrate_here(*words, folder=folder), orchestrate_here(*words, "--all", folder=folder)
+    assert said.status == short.status == 0, said.errors
+    first, *_ = (line for line in short.output.splitlines() if line.startswith("1. "))
+    assert re.search(r"line \d+.* gains [\d.]+ µs \(\S+\)$", first) and "4. " not in short.output
     assert "DMA below its bandwidth" in said.output
     assert re.search(r"offered \S+, line \d+: .* predicted to gain [\d.]+ µs", flat(said.output))
     assert re.search(r"refused \S+, line \d+: ", flat(said.output))
@@ -45,7 +48,10 @@ def test_a_kernel_with_the_lines_and_the_rules_that_stand_in_the_way(after_a_run
 def test_the_best_of_the_latest_run_or_of_one_by_its_id(after_a_run: tuple[Path, Ran]) -> None:
     folder, ran = after_a_run
     best = ran.document("best.json")["candidate"]["id"]
-    latest, by_id = (orchestrate_here(*words, folder=folder) for words in (["explain"], ["explain", ran.folder.name]))
+    latest, by_id = (
+        orchestrate_here(*words, folder=folder)
+        for words in (["explain", "--all"], ["explain", ran.folder.name, "--all"])
+    )
     assert latest.status == by_id.status == 0, latest.errors
     assert latest.output == by_id.output
     assert f"{best} of run {ran.folder.name}" in flat(latest.output)

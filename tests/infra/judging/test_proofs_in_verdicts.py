@@ -67,8 +67,8 @@ def test_a_proof_or_a_refutation_stands_in_the_verdict(target: LocalTarget) -> N
     assert isinstance(result, Measured), explain(result)
     assert [proof.finding for proof in result.proofs] == [Finding.HELD] * 3
     assert result.rests_on == (
-        "tested; every output element proved written; proved equal to the input kernel up to reassociation; "
-        "narrow types bounded within the tolerance (proofs at M128 N1024)"
+        "proved equal to the input kernel up to reassociation; narrow types bounded within the tolerance "
+        "(at M128 N1024), and tested"
     )
     assert result.refuted is None
     result, _ = judged(target, ACTIVATION, proposed=False)
@@ -176,7 +176,7 @@ def test_proofs_travel_are_kept_and_reported() -> None:
     del without["proofs"]
     assert evaluation_from(without, "an older file").proofs == ()  # type: ignore[union-attr]
     notes = wording.notes(measured(40.0), replace(measured(20.0), proofs=PROOFS))
-    assert notes[-2] == "right because tested; every output element proved written; NOT the input kernel's formula"
+    assert notes[-2] == "right because tested; NOT the input kernel's formula; every output element proved written"
     assert notes[-1] == "equivalence refuted: not the original's formula: output 0 at [0, 1]"
     assert not any("right because" in note for note in wording.notes(measured(40.0), measured(20.0)))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -69,7 +71,8 @@ def test_planning_that_lasts_says_how_far_it_is_in_the_plain_view(predict: Predi
     sources = [SOURCE.replace("TILE_N = 512", f"TILE_N = {512 * n}") for n in (1, 2, 7, 14)]
     predict(sources[:1])
     console = Console(file=io.StringIO(), width=100)
-    view = PlainProgress(console)
+    hours = itertools.count(1)
+    view = PlainProgress(console, now=lambda: datetime(2026, 11, 20, next(hours) % 24))
     view.tell(RunStarted("r", "silu", "M128", "k.py", TARGET, "catalogue", 9, 5, "f"))
     with PlanningWatch(view.tell, predict, first_s=0.0, every_s=0.01) as watch:
         watch.tell(StepBegan(3, Step.PLAN))
@@ -80,7 +83,7 @@ def test_planning_that_lasts_says_how_far_it_is_in_the_plain_view(predict: Predi
             predict([SOURCE.replace("TILE_N = 512", "TILE_N = 1792")])
     assert (predict.asked, predict.priced) == (5, 5)
     lines = console.file.getvalue().splitlines()
-    assert any(re.fullmatch(r"\S+  round 3/9 plan: priced [012] of 3 kernels", line) for line in lines), lines
+    assert any(re.fullmatch(r"\S+  round 3/9: plan: priced [012] of 3 kernels", line) for line in lines), lines
     assert any(re.fullmatch(r"\S+  what is left: priced 0 of 1 kernels", line) for line in lines), lines
 
 

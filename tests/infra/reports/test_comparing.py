@@ -35,7 +35,7 @@ def by(attempt: Attempt, proposer: str, *follows: Experience, **more: object) ->
 
 def shown(folder: RunFolder, width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
-    print_report(console, summary_of(folder), with_diff=False)
+    print_report(console, summary_of(folder))
     return console.file.getvalue()
 
 

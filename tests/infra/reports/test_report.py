@@ -10,13 +10,25 @@ import pytest
 from rich.console import Console
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Implausible, IncumbentTiming, Predicted, Step, TimedOut
+from accelopt_core.evaluation import Implausible, IncumbentTiming, Likely, Predicted, Step, TimedOut
 from accelopt_core.ports import Role, Usage
 from infra.commands.optimize import KernelChanged, write_back
 from infra.documents.run_document import run_document
 from infra.llm.ledger import LedgerEntry
 from infra.runs.run_folder import RunFolder
-from infra.terminal.report import diff_of, print_diff, print_report, print_rounds, print_runs, summary_of, write_diff
+from infra.settings_reader import SettingsError
+from infra.terminal.report import (
+    conclusion,
+    diff_of,
+    kernel_after,
+    print_diff,
+    print_end,
+    print_report,
+    print_round,
+    print_runs,
+    summary_of,
+    write_diff,
+)
 from ka_extensions.outcome import Outcome
 from nki_sim.timing import ties
 from tests.infra.samples import attempted, manifest, measured
@@ -47,15 +59,62 @@ def text_of(work, width: int = 80, **options: object) -> str:
     return console.file.getvalue()
 
 
-def test_the_closing_table_has_all_a_person_asks_for(tmp_path: Path) -> None:
+def test_the_report_has_all_a_person_asks_for_and_its_end_last(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     text = text_of(lambda console: print_report(console, summary_of(folder)))
     for wanted in ("500.0 µs", "250.0 µs", "2.00x", "20.0 %", "40.0 %", "r001t2", "1 improved",
-                   "$0.50", "400.0 to 550.0 µs, now 200.0 to 275.0 µs", "1,000 in", "+line_7 = 70"):  # fmt: skip
+                   "$0.50", "400.0 to 550.0 µs, now 200.0 to 275.0 µs", "1,000 in"):  # fmt: skip
         assert wanted in text, wanted
-    assert f"kernel   {folder.path}/best_kernel.py\n" in text  # whole, on one line, to be copied
-    table = text[: text.index("---")].replace(str(folder.path), "")
-    assert all(len(line) <= 80 for line in table.splitlines() if not line.startswith("on a device"))
+    assert text.endswith(text_of(lambda console: print_end(console, summary_of(folder))))
+
+
+ENDINGS = {
+    "finished": ("all 10 rounds are done", "more rounds"), "interrupted": ("Ctrl-C", "to go on"),
+    "budget": ("the 2 hours are used up", "--max-hours N"), "failed": ("host unreachable", "once that is mended"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 30), (80, 24)])
+@pytest.mark.parametrize("status", ENDINGS)
+def test_however_a_run_ends_the_result_is_its_last_lines(tmp_path: Path, status: str, width: int, height: int) -> None:
+    reason, first = ENDINGS[status]
+    folder = finished_run(tmp_path)
+    folder.end(status, reason)
+    summary = summary_of(folder)
+    summary = replace(summary, manifest=replace(summary.manifest, rounds=3))
+    (folder.path / "config.json").write_text('{"run": {"kernel": "mine.py"}}')
+    lines = text_of(lambda console: print_end(console, summary), width=width).splitlines()[-10:]
+    assert sum(-(-len(line) // width) for line in lines) <= height // 2, "on the screen whole, and what was before"
+    at = lines.index("500.0 -> 250.0 µs: 2.00x faster (simulated trn2; on a device likely 200.0 to 275.0 µs)")
+    assert f"{status}: {reason}" in lines[at - 1]
+    assert lines[at + 1] == "verified: tested" and lines[at + 2] == f"kernel: {folder.path}/best_kernel.py"
+    assert len(lines) == at + 5 and first in lines[at + 3] and "explain" in lines[at + 4]
+    assert list(run_document(summary).conclusion) == lines[at : at + 3]
+
+
+def test_what_may_be_no_faster_on_a_device_says_so(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    folder.best(Candidate("r001t2", AFTER), replace(measured(480.0), likely=Likely(380.0, 530.0, 0.8, ())))
+    (first, *_) = conclusion(summary_of(folder))
+    assert first.endswith("on a device likely 380.0 to 530.0 µs, where it may be no faster)")
+
+
+def test_a_run_whose_input_was_never_measured_ends_with_why(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, manifest("run"), {})
+    folder.end("failed", "host unreachable")
+    folder.close()
+    lines = text_of(lambda console: print_end(console, summary_of(folder)), width=120).splitlines()
+    assert len(lines) == 3 and "failed: host unreachable" in lines[-2] and "--resume run" in lines[-1]
+    assert conclusion(summary_of(folder)) == ()
+
+
+def test_a_round_is_looked_at_and_what_stood_after_it_taken(tmp_path: Path) -> None:
+    summary = summary_of(finished_run(tmp_path))
+    text = text_of(lambda console: print_round(console, summary, 1), width=120)
+    assert "r001t1 from input" in text and "+line_7 = 70" in text and "r002" not in text
+    assert kernel_after(summary, 0).source == BEFORE and kernel_after(summary, 2).source == AFTER
+    with pytest.raises(SettingsError, match="rounds 1 to 3"):
+        print_round(Console(), summary, 9)
 
 
 def test_kernels_that_predictions_cannot_tell_from_the_best_are_named(tmp_path: Path) -> None:
@@ -80,17 +139,14 @@ def test_what_a_device_took_is_no_tie(tmp_path: Path) -> None:
 FACT = "4-byte dma_transpose"
 
 
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [((FACT,), f"fastest           200.0 µs     2.50x      50.0 %  r004t1, which rests on {FACT}: contested"),
-     ((), "other             200.0 µs     2.50x      50.0 %  r004t1, which rests on no contested fact")],
-)  # fmt: skip
-def test_what_stands_beside_the_best_has_a_line_and_a_file(tmp_path: Path, facts: tuple[str, ...], said: str) -> None:
+@pytest.mark.parametrize(("facts", "name"), [((FACT,), "fastest"), ((), "other")])
+def test_what_stands_beside_the_best_has_a_line_and_a_file(tmp_path: Path, facts: tuple[str, ...], name: str) -> None:
     folder = finished_run(tmp_path)
     folder.counterpart((Candidate("r004t1", AFTER), replace(measured(200.0), contested=facts)))
     summary = summary_of(folder)
-    text = text_of(lambda console: print_report(console, summary), width=120)
-    assert said in text and f"other    {folder.path}/counterpart.py\n" in text
+    (*_, last) = conclusion(summary)
+    assert last.startswith(f"{name}:") and "2.50x" in last and last.endswith(f"{folder.path}/counterpart.py")
+    assert (FACT in last) is bool(facts)
     document = run_document(summary)
     assert (document.counterpart.id, document.counterpart.contested) == ("r004t1", facts)
     assert document.best.id == "r001t2" and document.speedup == 2.0, "the headline is the best's"
@@ -115,19 +171,18 @@ def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path) -> No
     assert "its process is gone" in summary_of(RunFolder(folder.path)).status
 
 
-def test_a_long_diff_is_bounded_on_screen_and_whole_in_the_folder(tmp_path: Path) -> None:
+def test_a_diff_is_whole_on_screen_and_in_the_folder(tmp_path: Path) -> None:
     folder = finished_run(tmp_path, after=BEFORE.replace("= ", "= 1"))
     summary = summary_of(folder)
-    shown = text_of(lambda console: print_diff(console, summary, limit=60)).splitlines()
-    assert len(shown) == 61 and "more lines in" in shown[-1]
+    shown = text_of(lambda console: print_diff(console, summary)).splitlines()
     path = write_diff(summary)
-    assert path == folder.path / "best.diff"
-    assert path.read_text().splitlines() == diff_of(summary) and len(diff_of(summary)) > 400
+    assert path == folder.path / "best.diff" and len(shown) > 400
+    assert path.read_text().splitlines() == diff_of(summary) == shown
 
 
 def test_a_kernel_s_text_steers_no_terminal(tmp_path: Path) -> None:
     folder = finished_run(tmp_path, after=BEFORE + "s = '\x1b[2J \x9b31m [bold]x[/bold]'\n")
-    text = text_of(lambda console: print_report(console, summary_of(folder)))
+    text = text_of(lambda console: print_diff(console, summary_of(folder)))
     assert "\x1b" not in text and "\x9b" not in text
     assert "\\x1b[2J" in text and "[bold]x[/bold]" in text
 
@@ -172,11 +227,12 @@ def test_a_kernel_that_was_edited_meanwhile_is_left_alone(tmp_path: Path, edited
     assert kernel.read_text() == edited and [path.name for path in tmp_path.iterdir()] == ["mine.py"]
 
 
-def test_what_a_model_failed_of_is_said_whole_and_once() -> None:
+def test_what_a_model_failed_of_is_said_whole_and_once(tmp_path: Path) -> None:
     said = "no plan: openai:m: http://10.0.0.1:8000/v1: connection refused (10 attempts): check the network and the URL"
     failed = replace(attempted(1, TimedOut(Step.COMPILE, 1.0), 500.0), plan=None, outcome=Outcome.MODEL_FAILED)
     entries = [replace(failed, summary=said, decision=None), replace(failed, round=2, summary=said, decision=None)]
-    text = text_of(lambda console: print_rounds(console, entries), width=80)
+    summary = replace(summary_of(finished_run(tmp_path)), attempts=tuple(entries))
+    text = text_of(lambda console: print_end(console, summary), width=80)
     assert text.count(f"model failed: {said}\n") == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import pty
 import re
@@ -11,14 +12,14 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from accelopt_core.candidate import lane_names
-from accelopt_core.evaluation import ROUND_STEPS, Step
+from accelopt_core.evaluation import Step
 from accelopt_core.loop.events import (
     Ending,
     Event,
@@ -222,30 +223,30 @@ def test_on_a_real_terminal_it_clears_itself_away_and_gives_the_cursor_back() ->
     assert "Traceback" not in text
 
 
-def plain_lines(events: list[Event], quiet: bool = False) -> list[str]:
+def plain_lines(events: list[Event], quiet: bool = False, seconds_each: int = 0) -> list[str]:
+    """`seconds_each`: what an event takes."""
     console = Console(file=io.StringIO(), width=80)
-    view = PlainProgress(console, quiet=quiet, now=lambda: datetime(2026, 11, 20, 12, 54, 18))
+    clock = itertools.count(0, seconds_each)
+    began = datetime(2026, 11, 20, 12, 54, 18)
+    view = PlainProgress(console, quiet=quiet, now=lambda: began + timedelta(seconds=next(clock)))
     for event in events:
         view.tell(event)
     view.close()
     return console.file.getvalue().splitlines()
 
 
-def test_every_step_of_every_round_is_a_line_with_the_time() -> None:
-    lines = plain_lines(wide_events())
-    assert "12:54:18  round 2b/10 [3/9] execute" in lines
-    assert "12:54:18  round 2a/10 compile and verify: seed 42" in lines
+def test_a_round_is_a_line_with_the_time_and_a_step_is_one_where_it_takes_long() -> None:
     lines = plain_lines([*run_events(2), RunEnded(Ending.FINISHED, "all rounds are done")])
     assert all(line.startswith("12:54:18  ") for line in lines)
-    for number, step in enumerate(ROUND_STEPS, 1):
-        assert f"12:54:18  round 2/10 [{number}/9] {step.value}" in lines
     now = "simulated 250.0 µs (200.0 to 275.0)"
-    assert f"12:54:18  round 1/10: improved at {now}; best {now} (2.00x)" in lines
     said = "simulated 500.0 µs (400.0 to 550.0), 20.0 % of peak; 80 % sure: 149 measured kernels; 13 % by priors"
-    assert f"12:54:18  input kernel: {said}" in lines
-    assert f"12:54:18  round 2/10: wrong; best {now} (2.00x)" in lines
-    assert "12:54:18  tokens 1,000 in, 100 out; cost $0.25" in lines
-    assert lines[-1] == "12:54:18  finished: all rounds are done"
+    assert [line[10:].partition("; tokens")[0] for line in lines[1:]] == [
+        f"input kernel: {said}", f"round 1/10: improved at {now}; best {now} (2.00x)",
+        f"round 2/10: wrong; best {now} (2.00x)",
+    ]  # fmt: skip
+    assert "; tokens 1,000 in, 100 out; cost $0.25: " in lines[2] and lines[2].endswith(": Hoist the rhs load")
+    slow = "\n".join(plain_lines(wide_events(), seconds_each=30))
+    assert "round 2b/10: execute" in slow and "round 2a/10: compile and verify: seed 42" in slow
 
 
 def test_ctrl_c_says_which_step_it_lets_finish() -> None:
@@ -266,7 +267,7 @@ def test_ctrl_c_says_which_step_it_lets_finish() -> None:
 
 def test_one_event_is_one_line_however_hostile_and_quiet_tells_warnings_only() -> None:
     hostile = "wrong\n\x1b[2J\x1b]0;title\x07" + "x" * 500 + " [bold red]markup[/] :smile:"
-    (line,) = plain_lines([StepNote(1, Step.VERIFY, hostile)])
+    (line,) = plain_lines([StepNote(1, Step.VERIFY, hostile)], seconds_each=30)
     assert "\x1b" not in line and "\x07" not in line
     assert "[bold red]markup[/] :smile:" in line and "\\x1b[2J" in line
     lines = plain_lines([*run_events(2), Notice("hello"), Notice("the disk is nearly full", "warning")], quiet=True)
