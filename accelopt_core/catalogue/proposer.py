@@ -41,6 +41,8 @@ MOST_TOLD = 10
 """Steps that a title tells one by one."""
 MOST_PRICED_AGAIN = 400
 """Kernels, from what a search has found: it seldom left more than a step."""
+SHARE_OF_TIME = 0.5
+"""Of the run's time that is left, for one search: what it finds is still to be verified."""
 MOST_SEARCHES = 8
 """For one plan, each without a step that an earlier one rested on."""
 
@@ -113,7 +115,7 @@ class CataloguePlanner:
     def _way(self, context: RoundContext, wanted: Wanted) -> Way:
         key = context.parent.source, wanted
         if key not in self._found:
-            left_s = max(0.0, context.until - time.monotonic())
+            left_s = SHARE_OF_TIME * max(0.0, context.until - time.monotonic())
             way = self._found[key] = self._trees.way(context.parent.source, wanted, left_s)
             if way.complete:
                 end = Way((), way.source, way.after_us, way.after_us, 0, way.withheld, complete=True)

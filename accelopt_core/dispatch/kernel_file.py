@@ -264,17 +264,22 @@ def _is_alias(line: TopStatement, names: set[str]) -> bool:
 
 
 def _stored_into(tree: ast.Module) -> Iterator[str]:
-    """Names of the things whose attributes or items are set or deleted."""
+    """Names of the things whose attributes or items are set or deleted; variables of the environment are no such
+    things, and what a file sets there no kernel calls."""
     for node in ast.walk(tree):
         inner: ast.AST | None = None
         if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
-            inner = node
+            inner = None if isinstance(node, ast.Subscript) and _is_environment(node.value) else node
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr"):
             inner = node.args[0] if node.args else None
         while isinstance(inner, (ast.Attribute, ast.Subscript)):
             inner = inner.value
         if isinstance(inner, ast.Name):
             yield inner.id
+
+
+def _is_environment(node: ast.expr) -> bool:
+    return ast.unparse(node) == "os.environ"
 
 
 def _words(tree: ast.AST) -> Iterator[str]:

@@ -49,6 +49,7 @@ class ScriptedTrees:
     unreadable: str = ""
     complete: bool = False
     asked: list[Wanted] = field(default_factory=list)
+    limits_s: list[float] = field(default_factory=list)
 
     def us(self, letters: str) -> float:
         return START_US - sum(self.gains[each] for each in letters)
@@ -60,6 +61,7 @@ class ScriptedTrees:
 
     def way(self, source: str, wanted: Wanted, limit_s: float = math.inf) -> Way:
         self.asked.append(wanted)
+        self.limits_s.append(limit_s)
         first = here = self._read(source)
         steps, withheld = [], False
         for each in sorted(set(self.gains) - set(here), key=lambda letter: -self.gains[letter]):

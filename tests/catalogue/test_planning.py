@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,12 @@ def test_half_of_a_way_that_won_is_gone_on_from_without_the_step_that_fails() ->
             history.append(did(plan, Outcome.IMPROVED if wins else Outcome.INCORRECT, kernels[-1] or "input"))
             kernels += [after] if wins else []
         assert set(kernels[-1]) == set(FOUR) - {wrong}
+
+
+def test_a_search_leaves_time_to_verify_what_it_finds() -> None:
+    trees = ScriptedTrees(FOUR)
+    context = replace(trees.context(""), until=time.monotonic() + 1000.0)
+    assert letters(proposer(trees).planner.plan(context)) == "abcd" and 400 < trees.limits_s[0] <= 500
 
 
 def test_what_is_being_tried_side_by_side_is_not_planned_again() -> None:

@@ -337,6 +337,12 @@ def test_what_is_no_tensor_where_one_was_verified_is_the_input_kernels(given: st
         assert traced(made, *more) == traced(given, *more)
 
 
+def test_a_file_may_set_variables_of_the_environment() -> None:
+    setting = 'import os\nos.environ["NEURON_FRAMEWORK_DEBUG"] = "1"\n'
+    made = both(setting + GIVEN, (setting + WIDE, HERE))
+    assert "os.environ" in made and program(made, HERE) == program(WIDE, HERE)
+
+
 def test_assertions_of_both_are_kept() -> None:
     made = both(GIVEN, (changed(("n % STEP == 0", "n % STEP == 1")), HERE))
     for shape, said in ((HERE, "whole steps"), ((64, 128), "as many rows"), ((128, 96), "whole steps")):
