@@ -44,7 +44,7 @@ def terminated_when(waits: Callable[[], bool], process: subprocess.Popen[str]) -
         process.kill()
     assert process.returncode == 5, errors + output
     assert "Traceback" not in errors + output
-    assert "interrupted" in output and "best_kernel.py" in output and "speed-up" in output, "saved, and the table"
+    assert "interrupted" in output and "best_kernel.py" in output and "next " in output, "saved, and the table"
     return output
 
 
