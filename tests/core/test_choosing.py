@@ -303,3 +303,8 @@ def test_what_earlier_runs_know_is_asked_for() -> None:
         stage.run(rounds=1, seed=str(number))
         firsts += stage.turns
     assert firsts.count("good") >= 18
+
+
+def test_two_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two proposers of one name"):
+        Stage(Player("one"), Player("one")).run()

@@ -11,7 +11,7 @@ import nki_sim
 from accelopt_core.dispatch.joining import Branch, Variant, check, joined
 from accelopt_core.dispatch.kernel_file import CannotJoin
 from accelopt_core.task import ENTRY_POINTS
-from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, TensorArgument
+from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument
 from nki_sim.encoding.canonical import digest
 from nki_sim.lint import VERSIONS, check_source
 from tests.kernel_texts import HEADER, kernel_of, run, trace
@@ -391,3 +391,11 @@ def test_what_cannot_be_told_apart_is_refused_by_name(what: str) -> None:
 def test_what_does_not_fit_the_input_kernel_is_refused_by_name(given: str, variant: str, said: str) -> None:
     with pytest.raises(CannotJoin, match=f"variant 1: .*{said}"):
         both(given, (variant, HERE))
+
+
+def test_an_element_type_is_told_by_its_name_and_nothing_to_join_is_the_input_kernel() -> None:
+    assert joined(GIVEN, [], ENTRY_POINTS) == GIVEN
+    given = changed(("def kernel(x, y):", "def kernel(x, y, kind):"), source=GIVEN)
+    wide = changed(("STEP = 64", "STEP = 128"), source=given)
+    arguments = (*branch(*HERE).arguments, DtypeArgument("bfloat16"))
+    assert " and kind == nl.bfloat16" in joined(given, [Variant(wide, (Branch("here", arguments),))], ENTRY_POINTS)

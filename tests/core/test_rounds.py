@@ -905,3 +905,9 @@ def test_no_round_is_begun_that_cannot_end_in_time() -> None:
     outcome = script.run(rounds=5)
     assert (outcome.ending, outcome.best.id) == (Ending.BUDGET, "r001t1")
     assert re.fullmatch(r"0 s are left, and no round took less than \d+ s", outcome.reason)
+
+
+def test_a_plan_that_starts_from_a_kernel_that_is_none_is_unusable() -> None:
+    script = Script([measured(100), measured(80)], parents={1: "r009t1"})
+    script.run(rounds=1)
+    assert script.written == 0 and script.filed[0].outcome == "no_plan"

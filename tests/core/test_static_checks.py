@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accelopt_core.languages.nki.static_checks import RULES, forbidden
+from accelopt_core.languages.nki.static_checks import RULES, dialect, forbidden
 from accelopt_core.languages.python_rules import lines_with_code
 from infra.tasks.seed_index import seed_index
 from tests.e2e import kernels
@@ -67,3 +67,9 @@ def test_lines_of_code_are_told_from_words_and_from_what_is_no_python() -> None:
     assert forbidden("def kernel(:") == [] and lines_with_code("def kernel(:") == frozenset()
     code = lines_with_code('"""doc"""\n\n# remark\nx = f(\n    1,\n)\n"text"\n')
     assert code == {4, 5, 6}
+
+
+def test_a_note_says_which_nki_rejects_what() -> None:
+    assert dialect(kernel("z = nl.dynamic_range(3)"))[0].message.endswith(", from NKI 0.7")
+    assert dialect(kernel("z = (i for i in x)"))[0].message.endswith(", up to NKI 0.6")
+    assert dialect(kernel("for i in range(3): pass")) == []

@@ -23,7 +23,7 @@ from accelopt_core.ports import (
     Usage,
 )
 from infra.llm.anthropic_model import AnthropicModel
-from infra.llm.provider import NoDefaultModel, ProviderSettings, default_model
+from infra.llm.provider import NoDefaultModel, ProviderSettings, UnknownProvider, default_model
 from infra.llm.registry import build_model, provider_from_environment, settings_from_environment
 from infra.llm.retry import Patience, RetryPolicy, Server
 from tests.llm.wire_server import CutStream, Hang, HttpFault, QuietEnd, Says, StreamFault, WireServer
@@ -343,3 +343,13 @@ def test_flags_come_before_the_environment_and_that_before_the_defaults() -> Non
     assert build_model("anthropic", settings).name == f"anthropic:{default_model('anthropic')}"
     with pytest.raises(NoDefaultModel, match="mailbox: no default model: name one with --model"):
         default_model("mailbox")
+
+
+def test_what_cannot_be_connected_is_told_apart() -> None:
+    with WireServer([], page=PAGE) as server, pytest.raises(ModelUnusable, match="OPENAI_BASE_URL"):
+        build_model("openai", ProviderSettings(base_url=server.openai_url))
+    for provider in ("anthropic", "openai"):
+        with pytest.raises(ModelRejectedCredentials, match=f"{provider.upper()}_API_KEY"):
+            build_model(provider, ProviderSettings())
+    with pytest.raises(UnknownProvider):
+        build_model("skynet", ProviderSettings())

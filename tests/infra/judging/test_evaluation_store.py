@@ -180,7 +180,7 @@ def test_what_was_measured_serves_only_where_it_would_be_measured_so_again(remem
         evaluate(elsewhere, REQUEST)
         assert other.evaluated == times
     known = replace(REQUEST, known=(KnownProgram("r001t1", ("a0",), "simulated 5.0 µs"),))
-    target, remembering = remember(result=Duplicate("r001t1", "simulated 5.0 µs"))
+    target, remembering = remember(run="duplicates", result=Duplicate("r001t1", "simulated 5.0 µs"))
     assert evaluate(remembering, known) == evaluate(remembering, known)
     assert target.evaluated == 1
     evaluate(remembering, REQUEST)

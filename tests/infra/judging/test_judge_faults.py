@@ -75,11 +75,14 @@ def test_a_host_without_a_package_is_told_in_one_line_what_to_install(tmp_path, 
     assert f"No module named '{missing}'" in lines[0] and "pip install numpy ml_dtypes" in lines[0]
 
 
+PYTHON = sys.executable
+
+
 def _evaluate(how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Evaluation:
     """With a judge that says that it times, and then ends itself."""
     fake = tmp_path / "python"
     fake.write_text(
-        f'#!{sys.executable}\nimport os, sys\nprint(\'{{"step": "benchmark", "detail": "on it"}}\', flush=True)\n' + how
+        f'#!{PYTHON}\nimport os, sys\nprint(\'{{"step": "benchmark", "detail": "on it"}}\', flush=True)\n' + how
     )
     fake.chmod(0o755)
     monkeypatch.setattr(processes.sys, "executable", str(fake))
