@@ -1,4 +1,7 @@
-"""A gated layer and the one after it, silu(x gate) * (x up), then down; tokens as columns; bfloat16."""
+"""A gated layer and the one after it, silu(x gate) * (x up), then down; tokens as columns; bfloat16.
+
+The last arguments are the tiles of a block.
+"""
 
 import ml_dtypes
 import numpy as np
@@ -9,7 +12,12 @@ M = 256
 N = 2048
 L = 2048
 
-PRESETS = {"small": {"B": 1}}
+BLOCK_M = 2
+BLOCK_N = 4
+BLOCK_K = 16
+BLOCK_L = 4
+
+PRESETS = {"small": {"K": 512, "M": 128, "N": 512, "L": 512, "BLOCK_M": 1, "BLOCK_N": 1, "BLOCK_K": 4, "BLOCK_L": 1}}
 TOLERANCE = 2e-2
 PRECISION = "bf16-allowed"
 WORK = {
@@ -29,6 +37,10 @@ def forward(x, gate, up, down):
     x = x.swapaxes(1, 2)
     gated = x @ gate
     return gated / (1 + np.exp(-gated)) * (x @ up) @ down
+
+
+def transform_to_nki_inputs(inputs):
+    return [*inputs, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_L]
 
 
 def transform_nki_outputs(kernel_result, reference):
