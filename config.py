@@ -24,6 +24,7 @@ from infra.model_benchmark.named import HARNESSES, places_of
 from infra.runs.default_folders import default_folders
 from infra.settings_reader import (
     ARGUMENT,
+    RETIRED,
     Given,
     Group,
     Legal,
@@ -47,6 +48,7 @@ LONGEST_RUN_ID = 100
 PROVIDERS = ("auto", *registry.PROVIDERS, contenders.CATALOGUE)
 SUITES = {"nkibench": "nki", **{key: key for key in plugins()}}
 """By name, the language of its tasks."""
+ROLES = ("planner", "executor", "summarizer", "reflexion")
 VIEWS = ("auto", "live", "plain", "quiet")
 
 Command = Literal[
@@ -208,21 +210,11 @@ class TargetSettings(Group):
         legal=Legal(choices=tuple(name for machines in MACHINES.values() for name in machines)),
     )
     accept_new_host_key: bool = setting(False, "Trust a host seen for the first time. A changed key is refused still.")
-    ssh_port: int | None = setting(
-        None, "Port of the host. Without it: ~/.ssh/config, else 22.", legal=Legal(at_least=1, below=65536)
-    )
-    identity: Path | None = setting(None, "Private key to log in with, before those of ~/.ssh/config.", metavar="FILE")
     ssh_config: Path = setting(Path("~/.ssh/config").expanduser(), "OpenSSH client configuration.", metavar="FILE")
-    known_hosts: Path | None = setting(
-        None, "Keys of known hosts. Without it: as ~/.ssh/config says, else ~/.ssh/known_hosts.", metavar="FILE"
-    )
     remote_python: str | None = setting(
         None, "Python on the host. Without it: the SDK's, where it is usually found.", metavar="PATH"
     )
     remote_dir: str = setting("~/.nki-optimizer", "Work folder on the host.", metavar="DIR")
-    connect_timeout_s: float = setting(
-        15.0, "Seconds to wait for the host to answer.", name="connect-timeout", metavar="S", legal=_POSITIVE
-    )
     reconnect_s: float = setting(
         600.0, "Seconds to keep trying to get a dropped link back.", name="reconnect", metavar="S", legal=_WHOLE
     )
@@ -278,17 +270,12 @@ class ModelSettings(Group):
         "plan is asked of the one that should gain most for its cost. Without it: --provider alone.",
         metavar="NAME,NAME,...",
     )
-    usd_per_hour: float = setting(
-        3.0, "With --proposers: what an hour costs beside model calls, in US dollars.", metavar="USD", legal=_POSITIVE
+    role_models: tuple[str, ...] = setting(
+        (),
+        "Other models by role, by commas: planner=NAME, executor=NAME, summarizer=NAME, reflexion=NAME.",
+        metavar="ROLE=NAME,...",
     )
-    planner_model: str | None = setting(None, "Another model for planning.", metavar="NAME")
-    executor_model: str | None = setting(None, "Another model for writing kernels.", metavar="NAME")
-    summarizer_model: str | None = setting(None, "Another model for summarizing wins.", metavar="NAME")
-    reflexion_model: str | None = setting(None, "Another model for reflexion.", metavar="NAME")
     base_url: str | None = setting(None, "Server that speaks the provider's protocol, e.g. a local one.", metavar="URL")
-    max_reply_tokens: int | None = setting(
-        None, "Most tokens of one reply. Without it: by role, 6,000 to 32,000.", legal=_COUNT
-    )
     temperature: float | None = setting(None, "Sampling temperature. Without it: the provider's default.", legal=_WHOLE)
     reply_timeout_s: float = setting(
         600.0, "Seconds to wait for one whole reply.", name="reply-timeout", metavar="S", legal=_POSITIVE
@@ -316,10 +303,19 @@ class ModelSettings(Group):
                 raise SettingsError("base-url: it holds a password: leave it out, and put the key in the environment")
             if not re.match(r"https?://[^/]", self.base_url):
                 raise SettingsError(f"base-url: {self.base_url!r} is not an http:// or https:// address")
+        self.by_role  # noqa: B018  # read once: a mistake is said before anything begins
         for which in self.take_turns:
             self._check_needs("proposers", which.name, which.lacks)
         if not self.proposers and self.provider in registry.PROVIDERS:
             self._check_needs("provider", self.provider, registry.PROVIDERS[self.provider].needs)
+
+    @property
+    def by_role(self) -> dict[str, str]:
+        """The models of `role-models`. Raises SettingsError."""
+        found = dict(each.partition("=")[::2] for each in self.role_models)
+        if unknown := [role for role, model in found.items() if role not in ROLES or not model]:
+            raise SettingsError(f"role-models: {unknown[0]!r}: write ROLE=NAME, of {', '.join(ROLES)}")
+        return found
 
     @property
     def take_turns(self) -> tuple[contenders.Named, ...]:
@@ -328,9 +324,9 @@ class ModelSettings(Group):
             return ()
         if len(self.proposers) == 1:
             raise SettingsError("proposers: one takes no turns: name two or more, or that one with --provider")
-        beside = ("model", "planner_model", "executor_model", "summarizer_model", "reflexion_model")
+        beside = ("model", "role_models")
         for spec in specs(ModelSettings):
-            if spec.field in beside and getattr(self, spec.field) is not None:
+            if spec.field in beside and getattr(self, spec.field):
                 raise SettingsError(f"proposers: each has its own model, for all roles: leave {spec.flag} away")
         try:
             return contenders.all_named(self.proposers, self.provider)
@@ -381,7 +377,6 @@ class VerificationSettings(Group):
     )
     warmup: int = setting(2, "Executions before timing.", legal=_WHOLE)
     iterations: int = setting(10, "Timed executions.", legal=_COUNT)
-    max_spread: float = setting(0.01, "Time again while (max - min) / min is above this ...", legal=_POSITIVE)
     remeasure: int = setting(2, "... at most this many times.", legal=_WHOLE)
 
 
@@ -402,16 +397,10 @@ class GuardSettings(Group):
         legal=_WHOLE,
         formerly="max-detour",
     )
-    ban_after: int = setting(3, "A technique that failed in this many rounds in a row rests ...", legal=_COUNT)
-    ban_rounds: int = setting(5, "... for this many rounds.", legal=_WHOLE)
-    recurring_after: int = setting(
-        3, "An error that came this often changes what the writer of the kernel is told.", legal=_COUNT
-    )
     model_failures: int = setting(
         2, "Stop after this many rounds in a row in which the model could not answer at all.", legal=_COUNT
     )
     max_repairs: int = setting(3, "Repairs of one kernel, with the error message fed back.", legal=_WHOLE)
-    reflexion_window: int = setting(5, "Reflexions that the planner is shown.", legal=_COUNT)
     experiences: int = setting(6, "Experiences from memory that the planner is shown.", legal=_WHOLE)
     stop_at_percent: float = setting(
         99.0, "Stop when the best kernel reaches this percentage of the bound.", legal=Legal(above=0)
@@ -625,7 +614,13 @@ def from_document(document: Mapping[str, Any], source: str) -> Settings:
 
 
 def without_absent(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Without settings of plugins that are not there now, where the document makes no use of them."""
+    """Without settings that earlier releases had, and without those of plugins that are not there now, where the
+    document makes no use of them."""
+    tables = {group: table for group, table in document.items() if isinstance(table, Mapping)}
+    known_still = {
+        group: {key: value for key, value in table.items() if key not in RETIRED} for group, table in tables.items()
+    }
+    document = {**document, **known_still}
     known = {name.replace("-", "_") for spec in specs(GROUPS["run"]) for name in (*spec.names, spec.field)}
     run = document.get("run")
     if not isinstance(run, Mapping):

@@ -29,6 +29,19 @@ _KEYS_ARE_NOT_SETTINGS = (
 )
 
 
+_ROLES = ("planner", "executor", "summarizer", "reflexion")
+RETIRED = {
+    "ssh-port": "write HOST:PORT", "identity": "say IdentityFile in ~/.ssh/config",
+    "known-hosts": "say UserKnownHostsFile in ~/.ssh/config", "connect-timeout": "it is 15 seconds",
+    **{f"{role}-model": f"write --role-models {role}=NAME" for role in _ROLES},
+    **{name: "its default served everybody" for name in (
+        "usd-per-hour", "max-reply-tokens", "max-spread", "ban-after", "ban-rounds", "recurring-after",
+        "reflexion-window",
+    )},
+}  # fmt: skip
+"""Settings of earlier releases, and what to do in their place; stored ones are passed over."""
+
+
 class SettingsError(Exception):
     """One line: which setting, where it was given, what is legal."""
 
@@ -270,6 +283,8 @@ def read_keywords(groups: Mapping[str, type], values: Mapping[str, Any], folder:
     given = {}
     for key, value in values.items():
         if key.replace("_", "-") not in homes:
+            if key.replace("_", "-") in RETIRED:
+                raise SettingsError(_gone(key.replace("_", "-")))
             if _is_secret(key):
                 raise SettingsError(f"{key} is not a setting: {_KEYS_ARE_NOT_SETTINGS}")
             nearest = closest(key, [spec.name.replace("-", "_") for _, spec in homes.values()])
@@ -291,7 +306,13 @@ def _names(spec: Spec) -> tuple[str, ...]:
     return *spec.names, spec.field.replace("_", "-")
 
 
+def _gone(name: str) -> str:
+    return f"{name} is no setting any more: {RETIRED[name]}"
+
+
 def _unknown_key(groups: Mapping[str, type], group: str, key: str) -> str:
+    if key.replace("_", "-") in RETIRED:
+        return _gone(key.replace("_", "-"))
     if _is_secret(key):
         return f"{key} is not a setting: {_KEYS_ARE_NOT_SETTINGS}"
     plain = key.replace("_", "-")
@@ -381,6 +402,8 @@ def read_flags(groups: Mapping[str, type], parsed: argparse.Namespace, folder: P
 def unknown_flag(text: str, groups: Mapping[str, type], others: Sequence[str]) -> SettingsError:
     """Names the flag without its value, which could be a secret."""
     flag = text.split("=", 1)[0]
+    if flag.removeprefix("--") in RETIRED:
+        return SettingsError(_gone(flag.removeprefix("--")))
     if _is_secret(flag):
         return SettingsError(f"{flag} is not a flag: {_KEYS_ARE_NOT_SETTINGS}")
     nearest = closest(flag, [spec.flag for kind in groups.values() for spec in specs(kind)] + list(others))

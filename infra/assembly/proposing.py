@@ -94,12 +94,7 @@ class Proposing:
         if self.provider == SEVERAL:
             return self._taking_turns(ledger, menu)
         wanted = self.settings.model
-        role_models = {
-            Role.PLANNER: wanted.planner_model,
-            Role.EXECUTOR: wanted.executor_model,
-            Role.SUMMARIZER: wanted.summarizer_model,
-            Role.REFLEXION: wanted.reflexion_model,
-        }
+        role_models = {Role(role): model for role, model in wanted.by_role.items()}
         named = Named(self.provider, self.provider)
         models = self._models(named, replace(self._told(), model=wanted.model), ledger, role_models=role_models)
         return self._of_models(models, menu)
@@ -126,7 +121,7 @@ class Proposing:
         shared = self.settings.run.memory
         before = self._memory(kept_for(self.folder.path) or shared)
         turns = TakingTurns(
-            contenders, CostAware(wanted.usd_per_hour), self.folder, self.folder.run_id, before.tracks,
+            contenders, CostAware(), self.folder, self.folder.run_id, before.tracks,
             self._memory(shared).record, self._warn, self.settings.run.patience,
         )  # fmt: skip
         return turns.together()
@@ -136,10 +131,7 @@ class Proposing:
 
     def _of_models(self, models: Mapping[Role, LanguageModel], menu: CatalogueMenu | None) -> Proposer:
         taught = self.parts.teaching(self.info, self.source, self._most_swept() >= 2)
-        longest, temperature = self.settings.model.max_reply_tokens, self.settings.model.temperature
-        told = replace(taught.settings, temperature=temperature)
-        if longest is not None:
-            told = replace(told, max_tokens={role: longest for role in Role})
+        told = replace(taught.settings, temperature=self.settings.model.temperature)
         return proposer_from_model(models, taught.api_reference, taught.instructions, told, datetime.date.today, menu)
 
     def _most_swept(self) -> int:

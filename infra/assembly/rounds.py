@@ -14,7 +14,6 @@ from infra.prediction.predictor import Predictor
 from infra.runs.event_log import Observers
 from infra.targets.on_engine import EngineTarget
 from ka_extensions.divergence_guard import DivergenceGuard
-from ka_extensions.idea_bans import BanRule
 from nki_sim.timing import ties
 
 EXPLORATION_STEPS = 2
@@ -37,10 +36,7 @@ def loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
         samples=settings.run.samples,
         tie=ties.shipped().within,
         guard=DivergenceGuard(guard.revert_above, guard.noise, exploration),
-        bans=BanRule(guard.ban_after, guard.ban_rounds),
-        recurring_after=guard.recurring_after,
         model_failures=guard.model_failures * max(1, len(settings.model.proposers)),
-        reflexion_window=guard.reflexion_window,
         experiences=guard.experiences,
         secret_seeds=settings.verification.extra_seeds,
         bound_percent=guard.stop_at_percent,
@@ -53,7 +49,7 @@ def limits_of(settings: config.Settings) -> EvaluationLimits:
     target, verification = settings.target, settings.verification
     return EvaluationLimits(
         target.compile_timeout_s, target.run_timeout_s, int(target.memory_gib * (1 << 30)),
-        verification.warmup, verification.iterations, verification.max_spread, verification.remeasure,
+        verification.warmup, verification.iterations, remeasure=verification.remeasure,
     )  # fmt: skip
 
 

@@ -95,14 +95,13 @@ def host_target(settings: config.Settings, host: str) -> SshTarget:
     from infra.targets.over_ssh import SshTarget  # with paramiko, which a run without hosts need not wait for
 
     calibrations, is_nki = calibrations_of(settings), language_of(settings) == DEFAULT_LANGUAGE
-    destination, ssh = _way_to(settings, host)
     return SshTarget(
-        destination,
+        host,
         machine=machine_of(settings),
         language=language_of(settings),
         remote_simulator=wanted.remote_simulator,
         remote_python=wanted.remote_python,
-        settings=ssh,
+        settings=_ssh_settings(wanted),
         root=wanted.remote_dir,
         cores=wanted.cores,
         core_wait_s=wanted.core_wait_s,
@@ -115,23 +114,17 @@ def host_runner(settings: config.Settings, host: str) -> SshRunner:
     """Files and jobs there, of whatever kind."""
     from infra.ssh.runner import SshRunner
 
-    destination, ssh = _way_to(settings, host)
-    return SshRunner(destination, ssh, root=settings.target.remote_dir)
+    return SshRunner(host, _ssh_settings(settings.target), root=settings.target.remote_dir)
 
 
-def _way_to(settings: config.Settings, host: str) -> tuple[str, SshSettings]:
+def _ssh_settings(wanted: config.TargetSettings) -> SshSettings:
     from infra.ssh.config import SshSettings
 
-    wanted = settings.target
-    ssh = SshSettings(
+    return SshSettings(
         config_file=wanted.ssh_config,
-        known_hosts_files=(wanted.known_hosts,) if wanted.known_hosts else (),
-        identity_files=(wanted.identity,) if wanted.identity else (),
         accept_new_host_key=wanted.accept_new_host_key,
-        connect_timeout_s=wanted.connect_timeout_s,
         reconnect_for_s=wanted.reconnect_s,
     )
-    return f"{host}:{wanted.ssh_port}" if wanted.ssh_port is not None else host, ssh
 
 
 def compilers_own_of(settings: config.Settings, info: TargetInfo, task: Task) -> CompilersOwn:

@@ -28,10 +28,6 @@ class SshSettings:
     """How to connect and how patient to be; every host of a run shares one of these."""
 
     config_file: Path = field(default_factory=lambda: Path.home() / ".ssh" / "config")
-    known_hosts_files: tuple[Path, ...] = ()
-    """Empty: the configuration's UserKnownHostsFile, else ~/.ssh/known_hosts."""
-    identity_files: tuple[Path, ...] = ()
-    """Private keys to offer before those the configuration names."""
     accept_new_host_key: bool = False
     """Store the key of a host never seen before without asking. A changed key is refused all the same."""
     connect_timeout_s: float = 15.0
@@ -101,11 +97,9 @@ def resolve(destination: str, settings: SshSettings) -> Endpoint:
     alias = parsed["ip6"] or parsed["host"]
     options = _lookup(alias, settings)
     ssh_dir = settings.config_file.parent
-    known_hosts = (
-        settings.known_hosts_files
-        or tuple(Path(name).expanduser() for name in options.get("userknownhostsfile", "").split() if name != "none")
-        or (ssh_dir / "known_hosts", ssh_dir / "known_hosts2")
-    )
+    known_hosts = tuple(
+        Path(name).expanduser() for name in options.get("userknownhostsfile", "").split() if name != "none"
+    ) or (ssh_dir / "known_hosts", ssh_dir / "known_hosts2")
     configured_keys = tuple(Path(name).expanduser() for name in options.get("identityfile", ()) if name != "none")
     jumps = tuple(jump.strip() for jump in options.get("proxyjump", "none").split(",") if jump.strip())
     return Endpoint(
@@ -113,8 +107,8 @@ def resolve(destination: str, settings: SshSettings) -> Endpoint:
         host=options["hostname"],
         port=_port(parsed["port"] or options.get("port", "22"), destination),
         user=parsed["user"] or options.get("user") or getpass.getuser(),
-        identity_files=settings.identity_files
-        + (configured_keys or tuple(path for name in DEFAULT_IDENTITIES if (path := ssh_dir / name).exists())),
+        identity_files=configured_keys
+        or tuple(path for name in DEFAULT_IDENTITIES if (path := ssh_dir / name).exists()),
         identities_only=options.get("identitiesonly", "no").lower() == "yes",
         use_agent=options.get("identityagent", "").lower() != "none",
         known_hosts_files=known_hosts

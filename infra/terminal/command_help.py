@@ -285,15 +285,15 @@ _SERVED_BY = (
 )  # fmt: skip
 
 _EXAMINED_BY = (
-    "host", "remote-simulator", "engine", "neuron-cores", "machine", "ssh-port", "identity", "ssh-config",
-    "known-hosts", "accept-new-host-key", "remote-python", "remote-dir", "connect-timeout",
+    "host", "remote-simulator", "engine", "neuron-cores", "machine", "ssh-config",
+    "accept-new-host-key", "remote-python", "remote-dir",
 )  # fmt: skip
-_CLEANED_BY = ("checkpoints", "ssh-port", "identity", "ssh-config", "known-hosts", "remote-dir", "connect-timeout")
+_CLEANED_BY = ("checkpoints", "ssh-config", "remote-dir")
 
 _BENCHMARKED_BY = (
     "checkout", "put", "harness", "harness-args", "harness-command", "harness-hours", "baseline-again", "undo",
-    "kernel-table", "model-benchmarks", "host", "machine", "ssh-port", "identity", "ssh-config", "known-hosts",
-    "accept-new-host-key", "remote-python", "remote-dir", "connect-timeout", "reconnect", "checkpoints",
+    "kernel-table", "model-benchmarks", "host", "machine", "ssh-config",
+    "accept-new-host-key", "remote-python", "remote-dir", "reconnect", "checkpoints",
 )  # fmt: skip
 
 COMMAND_HELP: Mapping[str, CommandHelp] = {

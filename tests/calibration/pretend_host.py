@@ -59,11 +59,8 @@ class PretendHost:
     @property
     def flags(self) -> tuple[str, ...]:
         return (
-            self.sshd.destination.rsplit(":", 1)[0],
-            "--ssh-port", str(self.sshd.port),
+            self.sshd.destination,
             "--ssh-config", str(self.sshd.home / "config"),
-            "--identity", str(self.sshd.user_key),
-            "--known-hosts", str(self.sshd.home / "known_hosts"),
             "--remote-dir", str(self.root),
             "--remote-python", str(self.python),
         )  # fmt: skip

@@ -30,7 +30,7 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
 
 
 def over_ssh(sshd: Sshd, folder: Path, *flags: str, environment: dict[str, str] | None = None) -> Ran:
-    words = command_line(sshd, folder, [sshd.destination.rsplit(":", 1)[0]], *flags)
+    words = command_line(sshd, folder, [sshd.destination], *flags)
     return orchestrate(*words, folder=folder, environment=environment)
 
 
@@ -39,10 +39,7 @@ def command_line(sshd: Sshd, folder: Path, hosts: list[str], *flags: str) -> lis
     (folder / "add_reference.py").write_text(REFERENCE, encoding="utf-8")
     return [
         *hosts,
-        "--ssh-port", str(sshd.port),
         "--ssh-config", str(sshd.home / "config"),
-        "--identity", str(sshd.user_key),
-        "--known-hosts", str(sshd.home / "known_hosts"),
         "--remote-dir", str(folder / "host"),
         "--remote-python", sys.executable,
         "--kernel", "add.py",
@@ -147,7 +144,7 @@ def test_a_run_killed_while_the_host_judges_collects_when_it_is_resumed(sshd: Ss
     sshd.trust()
     checkpoints, far = tmp_path / "checkpoints", tmp_path / "host"
     words = command_line(
-        sshd, tmp_path, [sshd.destination.rsplit(":", 1)[0]],
+        sshd, tmp_path, [sshd.destination],
         "--remote-simulator", "--rounds", "1", "--provider", "catalogue", "--run-id", "night",
     )  # fmt: skip
     started = subprocess.Popen(

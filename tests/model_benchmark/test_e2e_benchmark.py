@@ -62,9 +62,8 @@ class Model:
         self.before = picture(self.checkout)
         self.folder, self.work, self._capsys = folder, work, capsys
         self.host = (
-            sshd.destination.rsplit(":", 1)[0],
-            "--ssh-port", str(sshd.port), "--ssh-config", str(sshd.home / "config"),
-            "--known-hosts", str(sshd.home / "known_hosts"), "--identity", str(sshd.user_key),
+            sshd.destination,
+            "--ssh-config", str(sshd.home / "config"),
             "--remote-dir", str(work), "--remote-python", sys.executable, "--checkout", str(self.checkout),
             "--model-benchmarks", str(folder / "kept"),
         )  # fmt: skip

