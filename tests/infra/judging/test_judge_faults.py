@@ -95,7 +95,8 @@ def _evaluate(how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Eval
 
 
 def test_a_judge_that_is_killed_is_a_crash_and_one_that_fails_the_machine_s_fault(monkeypatch, tmp_path) -> None:
-    result = _evaluate("os.kill(os.getpid(), 9)\n", monkeypatch, tmp_path)
+    with monkeypatch.context() as patch:
+        result = _evaluate("os.kill(os.getpid(), 9)\n", patch, tmp_path)
     assert result == Crashed(Step.BENCHMARK, "the judge was killed by signal 9: out of memory, or the candidate did it")
     with pytest.raises(TargetMisconfigured, match="status 3 and no result: out of order"):
         _evaluate("print('out of order', file=sys.stderr); sys.exit(3)\n", monkeypatch, tmp_path)
