@@ -260,7 +260,8 @@ class Lowering:
                     raise NeedsPerson("comprehension", f"{ast.unparse(each)[:60]} in a loop within an expression")
         for start, end, new in sorted(changes, reverse=True):
             text = text[: start - base] + new + text[end - base :]
-        return text
+        is_bare = "\n" in text and text != self.source.of(node)  # what stands around it is not carried over
+        return f"({text})" if is_bare and not isinstance(node, (ast.Call, ast.Subscript)) else text
 
     def unreached(self, node: ast.Call) -> bool:
         """Whether this run did not get to a call of the old API that has to be rewritten."""
