@@ -13,7 +13,7 @@ import pytest
 from accelopt_core.evaluation import CompileFailed
 from infra.calibration.constants import in_order_of_worth
 from infra.calibration.rows import COLUMNS, RowFile, as_csv, export, row_of
-from infra.journal import JournalError, utc_now
+from infra.journal import utc_now
 from tests.calibration.devices import INFO, KERNELS, ScriptedDevice, model
 from tests.house.structure import ROOT
 
@@ -58,16 +58,6 @@ def test_nobody_and_no_folder_is_named(rows: RowFile, tmp_path: Path) -> None:
     for secret in (*SECRETS, os.environ.get("USER", "root") + "@", str(tmp_path)):
         assert secret not in text, secret
     assert not re.search(r"\d+\.\d+\.\d+\.\d+|@|/", text.replace("0.6.1", ""))
-
-
-def test_rows_of_kernels_that_have_changed_since_are_left_out(rows: RowFile) -> None:
-    assert len(parsed(as_csv(rows.read(), KERNELS[1:]))) == 3
-
-
-def test_nothing_measured_is_one_line_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="orchestrator.py calibrate USER@HOST") as raised:
-        export(tmp_path / "rows.csv", None, tmp_path)
-    assert "\n" not in str(raised.value) and not (tmp_path / "rows.csv").exists()
 
 
 def test_the_newest_measurements_or_the_named_ones(rows: RowFile, tmp_path: Path) -> None:

@@ -92,26 +92,6 @@ def test_a_constant_that_nothing_depends_on_stays_as_shipped() -> None:
     assert not found.decided and found.value == found.shipped and found.why == "no kernel here depends on it"
 
 
-def test_a_constant_whose_kernel_was_not_measured_says_which() -> None:
-    few = small(DMA)
-    times = times_of(few, {})
-    del times["short rows"]
-    found = {each.name: each for each in fit(few, times, {}).constants}
-    assert found["dma_row_ns"].why == "not measured: short rows" and found["dma_hardware_start_ns"].decided
-
-
-def test_a_whole_number_is_found_among_whole_numbers() -> None:
-    """`tensor_fp32_passes`, of products in float32: any constant of a machine can be an entry."""
-    weights = replace(BY_NAME["stationary_columns_per_cycle"], name="tensor_fp32_passes", least=1, most=8, steps=True)
-    few = small((*DMA[:1], "stationary_columns_per_cycle"), stationary_columns_per_cycle=weights)
-    found = fit(few, times_of(few, {"tensor_fp32_passes": 6}), {}).constants[1]
-    assert (
-        found.decided
-        and found.value == 6
-        and few.machine_changes({"tensor_fp32_passes": 6}) == {"tensor_fp32_passes": 6}
-    )
-
-
 def test_a_wrong_guess_of_what_matters_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     few = small(DMA)
     times = times_of(few, {"dma_row_ns": 12.0})

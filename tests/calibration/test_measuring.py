@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from accelopt_core.ports import TargetError, TargetMisconfigured, TargetUnreachable
+from accelopt_core.ports import TargetMisconfigured, TargetUnreachable
 from infra.calibration import calibrating
 from infra.calibration.calibrating import Calibrated, Measuring, calibrate
 from infra.calibration.constants import CONSTANTS, kernels_of
 from infra.calibration.file import Calibrations
 from infra.calibration.kernel import CalibrationKernel
 from infra.calibration.rows import Row, RowFile
-from infra.journal import JournalDamaged, JournalLocked
+from infra.journal import JournalLocked
 from tests.calibration.devices import INFO, KERNELS, UNFITTED, ScriptedDevice, Told, model, moved
 from tests.processes import PATIENCE_S
 
@@ -90,14 +90,6 @@ def test_a_kernel_that_does_not_end_is_left_when_the_time_is_up(
     assert told == [KERNELS[0].name] and names(left) == names(KERNELS[1:3])
 
 
-def test_several_cores_measure_at_once_and_nothing_twice(tmp_path: Path) -> None:
-    both = threading.Barrier(2)
-    device = ScriptedDevice(TRUE, lambda kernel: both.wait(PATIENCE_S), width=2)
-    told: list[str] = []
-    assert not measuring(device, tmp_path, 600, Clock(0), told).measure(FEW[:4])
-    assert sorted(told) == sorted(names(FEW[:4])) == sorted(device.asked)
-
-
 def test_what_was_measured_before_is_not_measured_again(tmp_path: Path) -> None:
     def fails_at_the_fourth(kernel: str) -> None:
         if len(first.asked) == 4:
@@ -154,18 +146,6 @@ def test_from_a_device_to_a_file_that_its_targets_find(tmp_path: Path) -> None:
     assert found is not None and "trn2.3xlarge" in found.on
     assert dict(found.constants)["dma_completion_ns"] == pytest.approx(TRUE["dma_completion_ns"], rel=0.05)
     assert Calibrations(tmp_path).for_device("trn2", replace(INFO.installed, sdk="2.33")) is None
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few")
-def test_a_second_call_measures_nothing_and_again_measures_all(tmp_path: Path) -> None:
-    run(ScriptedDevice(TRUE), tmp_path)
-    second, told = ScriptedDevice(TRUE), Told()
-    run(second, tmp_path, told=told)
-    assert second.asked == [] and told.began == (0, len(FEW))
-    third = ScriptedDevice(TRUE)
-    run(third, tmp_path, again=True)
-    assert third.asked == names(FEW) and len(list(tmp_path.glob("*.rows.jsonl.*"))) == 1
 
 
 @pytest.mark.usefixtures("few")
@@ -242,14 +222,3 @@ def test_two_at_once_do_not_measure_beside_each_other(tmp_path: Path, monkeypatc
 
     run(ScriptedDevice(TRUE, meanwhile), tmp_path)
     assert seen == [JournalLocked]
-
-
-@pytest.mark.usefixtures("few")
-def test_rows_that_no_crash_of_ours_leaves_are_refused_by_name(tmp_path: Path) -> None:
-    run(ScriptedDevice(TRUE), tmp_path)
-    (rows,) = tmp_path.glob("*.rows.jsonl")
-    rows.write_text('{"kernel": 7}\n' + rows.read_text())
-    device = ScriptedDevice(TRUE)
-    with pytest.raises(JournalDamaged, match=r"rows\.jsonl line 1"):
-        run(device, tmp_path)
-    assert device.closed.is_set() and not isinstance(JournalDamaged, TargetError)

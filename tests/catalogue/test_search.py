@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 import nki_sim
 from accelopt_core.catalogue.search import FAULT, Limits, Search, SimulatedPrices
-from accelopt_core.rules.base import Site
 from accelopt_core.rules.registry import RULES
 from infra.prediction.trees import mapped
 from nki_sim.dtypes import float32
@@ -130,29 +128,3 @@ def test_the_search_is_bounded_by_states_and_the_same_every_time(processes: int)
     assert search.refusals == again.refusals
     assert search.priced == again.priced <= 60 + len(steps) ** 2
     assert (steps, us, digest(expand(kernel))) == (steps_again, us_again, digest(expand(kernel_again)))
-
-
-class Failing:
-    """A rule with a fault, in what it offers or in what it does."""
-
-    name = "failing"
-
-    def __init__(self, offers: bool) -> None:
-        self.offers = offers
-
-    def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        if not self.offers:
-            raise ZeroDivisionError("in its sites")
-        yield Site(self.name, (0,), (), "fail")
-
-    def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        raise KeyError("in its change")
-
-
-@pytest.mark.parametrize("offers", [True, False])
-def test_a_rule_that_fails_costs_its_site_and_not_what_others_find(offers: bool) -> None:
-    kernels = [tree(BY_INSTRUCTIONS)]
-    without = Search(RULES, SimulatedPrices(TRN2), Limits(most_priced=60)).best(kernels)
-    search = Search((Failing(offers), *RULES), SimulatedPrices(TRN2), Limits(most_priced=60))
-    assert search.best(kernels).price == without.price
-    assert [why for site, why in search.refusals.items() if site.rule == "failing" and FAULT in why]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
 import signal
 import tempfile
 import zlib
@@ -62,22 +61,6 @@ def test_kernels_are_put_in_and_the_checkout_is_put_back_byte_for_byte(
 
 
 @pytest.mark.slow
-def test_asking_twice_changes_nothing_and_other_kernels_wait_for_the_first(
-    deployment: Deployment, checkout: Path
-) -> None:
-    before, there = picture(checkout), deployment.look(files_of(BOTH))
-    put_in(deployment)
-    placed = picture(checkout)
-    assert deployment.look().digest == there.digest, "the digest is of the checkout as it was"
-    deployment.put_in(fitted(BOTH, there), there)
-    with pytest.raises(JobRefused, match="put it back first"):
-        deployment.put_in(fitted(BOTH[:1], there), there)
-    assert picture(checkout) == placed
-    deployment.put_back()
-    assert picture(checkout) == before
-
-
-@pytest.mark.slow
 def test_a_checkout_that_changed_since_it_was_read_is_left_alone(deployment: Deployment, checkout: Path) -> None:
     there = deployment.look(files_of(BOTH))
     (checkout / "qwen.py").write_text("# edited")
@@ -85,17 +68,6 @@ def test_a_checkout_that_changed_since_it_was_read_is_left_alone(deployment: Dep
     with pytest.raises(JobRefused, match="was changed since"):
         deployment.put_in(fitted(BOTH, there), there)
     assert picture(checkout) == before and deployment.look().in_place is None
-
-
-@pytest.mark.slow
-def test_what_the_user_edits_meanwhile_is_kept_aside(deployment: Deployment, checkout: Path) -> None:
-    before = picture(checkout)
-    put_in(deployment)
-    (checkout / MATMUL.file).write_text("# my own idea")
-    back = deployment.put_back()
-    assert back is not None and picture(checkout) == before
-    (copy,) = back.kept
-    assert Path(copy).read_text() == "# my own idea"
 
 
 def in_two_folders(checkout: Path) -> list[tuple[Kernel, Place]]:
@@ -147,16 +119,6 @@ def test_whatever_the_user_made_of_our_files_meanwhile_is_kept_and_named(
             link, folder = kept
             assert link.is_symlink() and (folder / "notes").read_text() == "mine"
         assert deployment.put_back() is None, "it was another question"
-
-
-@pytest.mark.slow
-def test_a_folder_that_was_removed_meanwhile_comes_back(deployment: Deployment, checkout: Path) -> None:
-    both = in_two_folders(checkout)
-    before, there = picture(checkout), deployment.look(files_of(both))
-    deployment.put_in(fitted(both, there), there)
-    shutil.rmtree(checkout / "one")
-    deployment.put_back()
-    assert picture(checkout) == before and (checkout / "one").stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.slow
@@ -237,11 +199,6 @@ def test_links_and_files_that_are_not_there_are_refused(deployment: Deployment, 
     with pytest.raises(JobRefused, match="layers is a link: name the folder"):
         deployment.look(files_of(behind))
     assert picture(elsewhere) == before
-
-
-def test_a_folder_that_is_none_is_refused(runner: SshRunner, tmp_path: Path) -> None:
-    with pytest.raises(JobRefused, match="is no folder there"):
-        Deployment(runner, str(tmp_path / "nowhere")).look()
 
 
 # --- the link drops -------------------------------------------------------------------------------

@@ -41,29 +41,11 @@ def test_an_import_stands_where_the_function_stood() -> None:
     assert made.notes == ()
 
 
-def test_in_a_package_the_import_is_relative() -> None:
-    text = placed(KERNEL, PLACE, MODEL, in_package=True).files[PLACE.file]
-    assert b"\nfrom .nki_optimizer_rmsnorm import kernel as rmsnorm\n" in text
-
-
 def test_a_byte_order_mark_and_line_ends_stay() -> None:
     windows = b"\xef\xbb\xbf" + MODEL.replace(b"\n", b"\r\n")
     text = placed(KERNEL, PLACE, windows, in_package=False).files[PLACE.file]
     assert text.startswith(b"\xef\xbb\xbf# a model") and text.count(b"\n") == text.count(b"\r\n")
     compile(text.decode("utf-8-sig"), "norm.py", "exec")
-
-
-def test_the_last_function_of_a_file_without_a_line_end() -> None:
-    text = placed(KERNEL, PLACE, b"x = 1\ndef rmsnorm(x, weight, eps): return x", in_package=False).files[PLACE.file]
-    assert text == b"x = 1\nfrom nki_optimizer_rmsnorm import kernel as rmsnorm"
-
-
-def test_other_names_of_parameters_and_a_missing_decorator_are_noted() -> None:
-    kernel = Kernel("best.py", KERNEL.source.replace("weight", "g"), "kernel")
-    notes = placed(kernel, PLACE, b"def rmsnorm(x, weight): return x\n", in_package=False).notes
-    assert (
-        len(notes) == 2 and "(x, weight) there and (x, g, eps) in best.py" in notes[0] and "not decorated" in notes[1]
-    )
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,6 @@ def test_what_no_kernel_covers_stays_as_it_is() -> None:
     assert (found.tokens_per_s, found.projected_tokens_per_s) == (None, None)
 
 
-def test_throughput_is_told_where_it_is_known_how_many_tokens_a_step_makes() -> None:
-    found = projection(ModelTable("m", 1000.0, (USE,), 8.0), [(10.0, 5.0)])
-    assert (found.tokens_per_s, found.projected_tokens_per_s) == (8000.0, 8000.0 / 0.75)
-
-
 def test_a_kernel_that_became_slower_costs_and_a_step_without_a_time_has_only_a_speed_up() -> None:
     found = projection(ModelTable("m", None, (USE,)), [(10.0, 20.0)])
     assert found.speedup == 1 / 1.5 and found.kernels[0].saved == -0.5

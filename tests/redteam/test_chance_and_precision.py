@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -272,13 +271,6 @@ def steered(threshold: float) -> str:
         "s = c",
         "nl.fori_loop(0, r, lambda i: nisa.memset(dst=s, value=0.0))",
     )
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    target = LocalTarget("simulator", "trn2")
-    yield target
-    target.close()
 
 
 def judged(target: LocalTarget, source: str, task: Task) -> Evaluation:

@@ -22,7 +22,7 @@ from infra.targets.local import LocalTarget
 from infra.targets.over_ssh import SshTarget
 from tests.e2e import kernels
 from tests.processes import PATIENCE_S, eventually, limits_s, running
-from tests.redteam.attacks import ATTACKS, EVERY_FILE, KERNELS, NAMES, PROGRAM, SECRET, source_of
+from tests.redteam.attacks import ATTACKS, EVERY_FILE, NAMES, PROGRAM, SECRET, source_of
 from tests.redteam.far import judge_over_ssh
 from tests.slow import quick
 from tests.ssh.server import processes_mentioning
@@ -118,22 +118,6 @@ def test_its_text_alone_gives_it_away(name: str) -> None:
 def test_a_proposed_kernel_that_reaches_out_is_not_run(here: LocalTarget) -> None:
     result = judged(here, "import os\nos.remove('/nowhere')\n" + HONEST, parent="input")
     assert isinstance(result, CompileFailed) and "os" in result.message and "unusual-import" in result.message
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("zeros", "is 0, whatever the inputs are"),
-        ("ones", "is 1, whatever the inputs are"),
-        ("memory that was never written", "every element of the output is NaN"),
-        ("numbers of its own", "they do not depend on the inputs"),
-    ],
-)
-def test_outputs_that_have_nothing_to_do_with_the_inputs_are_implausible(
-    here: LocalTarget, name: str, said: str
-) -> None:
-    result = judged(here, KERNELS[name])
-    assert isinstance(result, Implausible) and said in result.message, explain(result)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the filter of system calls is Linux's")

@@ -5,7 +5,6 @@ Whatever were raised instead of judged would end a run in the middle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -43,13 +42,6 @@ STOPPERS: dict[str, tuple[str, type, str]] = {
     ),
     "an input left changed": (CLOBBERED, CompileFailed, "writes to its parameter 1"),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    target = LocalTarget("simulator", "trn2")
-    yield target
-    target.close()
 
 
 def _judged(target: LocalTarget, source: str, parent: str | None, reference: str = TASK.reference_source) -> Evaluation:

@@ -118,11 +118,6 @@ def test_independent_tiles_take_turns_on_an_engine_that_would_wait() -> None:
     assert (moved.start_ns >= moved.ready_ns - 1e-6).all()
 
 
-def test_one_chain_has_nothing_to_take_turns_with() -> None:
-    assert (ordered(chains(1, 30), TRN2) == np.arange(len(chains(1, 30)))).all()
-    assert schedule(chains(1, 30), TRN2).latency_us == schedule(chains(1, 30), AS_WRITTEN).latency_us
-
-
 def test_the_order_is_looked_at_only_where_the_engine_decides_the_latency() -> None:
     def waiting(program: Program) -> int | None:
         costs = [cost(template, AS_WRITTEN) for template in program.templates]

@@ -62,14 +62,6 @@ def test_a_whole_overwrite_is_a_new_tile_and_nothing_less(again: Callable[[Any, 
     assert tiles_made(filled_twice(again)) == made
 
 
-def test_readers_read_the_content_before_them() -> None:
-    program = traced(filled_twice(AGAIN["by a load"][0]), 64)
-    data = renamed(program).operand_data[:, 0]
-    load, store, again, stored = (data[program.operand_starts[row]] for row in range(4))
-    sources = [data[program.operand_starts[row] + 1] for row in (1, 3)]
-    assert load == sources[0] and again == sources[1] and load != again and store == stored
-
-
 def test_psum_and_tiles_with_addresses_keep_their_names() -> None:
     def body(given: Any, result: Any) -> None:
         kept = [tile(64, buffer=nl.psum), nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf, address=(0, 0))]

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nki_sim.errors import CapacityExceeded
 from nki_sim.execution.executor import execute
 from nki_sim.machine import ISA, TRN2, Machine
-from nki_sim.profile.profile import measure
 from nki_sim.program.program import Edge, Program
 from nki_sim.timing.compiler import spills
 from nki_sim.timing.compiler.spills import Spill, most_live, with_spills
@@ -57,12 +55,6 @@ def sums(count: int, columns: int = COLUMNS) -> Program:
     return traced(body, columns)
 
 
-def test_what_fits_is_left_alone() -> None:
-    program = sums(3)
-    assert with_spills(program, space_for(4)) is program
-    assert moved(program, space_for(4)) == (0, 0)
-
-
 @pytest.mark.parametrize(("count", "space", "out"), [(3, 3, 1), (5, 4, 2), (8, 3, 6)])
 def test_as_many_tiles_are_moved_as_do_not_fit(count: int, space: int, out: int) -> None:
     # while they are made, the loaded tile and `space - 1` others are in SBUF; the rest is out once and comes back once
@@ -85,17 +77,6 @@ def test_out_goes_the_tile_whose_next_use_lies_furthest_ahead() -> None:
     second = program.operand_data[program.operand_starts[2], 0]
     assert saved[1] == second and saved[0] == back[1], "the second is stored after the first"
     assert at == [3, 6], "it leaves for the third, and comes back when the first has been stored"
-
-
-def test_a_kernel_beyond_the_space_of_a_partition_runs_and_says_what_it_moves() -> None:
-    columns = 8192
-    fits = TRN2.sbuf_partition_bytes // (4 * columns)
-    fields = measure(sums(fits, columns)).fields
-    assert (fields["spill_save_bytes"], fields["spill_reload_bytes"]) == (P * columns * 4, P * columns * 4)
-    assert fields["dma_transfer_count"] == 1 + fits + 2
-    assert fields["hbm_read_bytes"] == 2 * P * columns * 4 and fields["hbm_write_bytes"] == (fits + 1) * P * columns * 4
-    without = measure(sums(fits - 1, columns)).fields
-    assert without["spill_save_bytes"] == without["spill_reload_bytes"] == 0
 
 
 def test_spills_take_time_and_are_not_in_the_bound() -> None:
@@ -196,29 +177,6 @@ def test_explicit_edges_hold_between_the_same_instructions() -> None:
     assert ready.edges == (Edge(originals[1], originals[9]), Edge(originals[3], originals[5]))
     timeline = schedule(program, space_for(3))
     assert timeline.start_ns[originals[9]] >= timeline.end_ns[originals[1]]
-
-
-def test_what_one_instruction_touches_must_fit_together() -> None:
-    def body(given: Any, result: Any) -> None:
-        three = [tile() for _ in range(3)]
-        nisa.memset(dst=three[0], value=0.0)
-        nisa.memset(dst=three[1], value=0.0)
-        nisa.tensor_tensor(dst=three[2], data1=three[0], data2=three[1], op=nl.add)
-        nisa.dma_copy(dst=result, src=three[2])
-
-    with pytest.raises(CapacityExceeded, match=r"line \d+.*NCC_IBIR229"):
-        with_spills(traced(body), space_for(2))
-
-
-def test_placed_tiles_are_not_spilled() -> None:
-    def body(given: Any, result: Any) -> None:
-        for at in range(4):
-            placed = nl.ndarray((P, COLUMNS), dtype=nl.float32, buffer=nl.sbuf, address=(0, at * 4 * COLUMNS))
-            nisa.dma_copy(dst=placed, src=given)
-            nisa.dma_copy(dst=result, src=placed)
-
-    program = traced(body)
-    assert with_spills(program, space_for(2)) is program
 
 
 @settings(max_examples=40, deadline=None)

@@ -96,14 +96,6 @@ def test_run_shows_what_the_kernel_computes_beside_what_its_reference_says(
     assert "has no function get_inputs: it draws the arguments: return [np.random" in capsys.readouterr().err
 
 
-def test_a_syntax_error_is_at_its_line_of_the_file(tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "bad.py").write_text("import nki\n\ndef kernel(:\n")
-    assert main(["run", str(tmp_path / "bad.py")]) == 1
-    assert f"{tmp_path / 'bad.py'}:3: SyntaxError: " in capsys.readouterr().err
-    assert main(["check", str(tmp_path / "bad.py")]) == 1
-    assert "unknown" not in capsys.readouterr().out
-
-
 def test_trace_prints_instructions_or_saves_a_program(kernel: Path, tmp_path: Path, capsys: Any) -> None:
     assert main(["trace", str(kernel), "--shape", "4x8:bfloat16"]) == 0
     out = capsys.readouterr().out
@@ -111,12 +103,6 @@ def test_trace_prints_instructions_or_saves_a_program(kernel: Path, tmp_path: Pa
     assert main(["trace", str(kernel), "--shape", "4x8", "--save", str(tmp_path / "p")]) == 0
     program = program_file.load(tmp_path / "p")
     np.testing.assert_array_equal(execute(program, [np.ones((4, 8), np.float32)])[0], np.full((4, 8), 2.0))
-
-
-def test_profile_predicts_a_latency(kernel: Path, capsys: Any) -> None:
-    assert main(["profile", str(kernel), "--shape", "128x512"]) == 0
-    latency, within, empty = capsys.readouterr().out.splitlines()[:3]
-    assert "us on simulated trn2" in latency and " us, 80 % sure: " in within and not empty
 
 
 COUNTED = """
@@ -154,15 +140,6 @@ def test_a_latency_of_a_machine_that_is_not_calibrated_says_so(kernel: Path, cap
     assert main(["profile", str(kernel), "--shape", "128x512", "--machine", name]) == 0
     latency, trust = capsys.readouterr().out.splitlines()[:2]
     assert f"us on simulated {name}" in latency and trust == MACHINES[name].calibration
-
-
-def test_a_kernel_runs_on_the_machine_that_is_asked_for(kernel: Path, tmp_path: Path, capsys: Any) -> None:
-    kernel.write_text(KERNEL.replace("operand0=factor", "operand0=nisa.get_nc_version().value"))
-    np.save(tmp_path / "a.npy", np.ones((4, 8), np.float32))
-    for name, version in (("trn1", 2), ("trn3", 4)):
-        arguments = ["run", str(kernel), "--inputs", str(tmp_path / "a.npy"), "--machine", name]
-        assert main([*arguments, "--output", str(tmp_path / name)]) == 0
-        assert (np.load(tmp_path / f"{name}0.npy") == version).all()
 
 
 SUMS = """
@@ -210,13 +187,6 @@ def test_check_traces_sums_in_psum(tmp_path: Path, capsys: Any) -> None:
     assert "warning: [trace]" in capsys.readouterr().out
 
 
-def test_check_has_an_exit_code(kernel: Path, tmp_path: Path, capsys: Any) -> None:
-    assert main(["check", str(kernel)]) == 0
-    (tmp_path / "bad.py").write_text(KERNEL.replace("nisa.dma_copy(dst=tile", "nisa.dma_kopy(dst=tile"))
-    assert main(["check", str(tmp_path / "bad.py"), "--nki", "0.6"]) == 1
-    assert "bad.py:12: error: [unknown-name]" in capsys.readouterr().out
-
-
 MISTAKES = {
     "no such file": (["run", "nowhere.py", "--shape", "4x8"], 2, "no kernel file nowhere.py"),
     "no such function": (["run", "{kernel}:nothing", "--shape", "4x8"], 2, "no function nothing"),
@@ -244,10 +214,6 @@ MISTAKES = {
         "scale.py:9: AssertionError: at most 128",
     ),
 }
-
-
-def test_a_number_may_stand_before_the_arrays(kernel: Path, capsys: Any) -> None:
-    assert main(["profile", f"{kernel}:by", "--shape", "4x8", "--set", "count=2"]) == 0
 
 
 @pytest.mark.parametrize("arguments, status, message", MISTAKES.values(), ids=MISTAKES.keys())

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
-import nki_sim
-from nki_sim.dtypes import float32
-from nki_sim.errors import CapacityExceeded, NkiValidationError, NotSupported
-from nki_sim.nki import compiler, jit, simulate
+from nki_sim.errors import NkiValidationError
 from nki_sim.nki import isa as nisa
+from nki_sim.nki import jit, simulate
 from nki_sim.nki import language as nl
 from nki_sim.nki.compiler import AddressRotation, CompileConfig, SpecializationConfig
-from nki_sim.tracing.session import TensorSpec
 
 ARRAY = np.arange(32, dtype=np.float32).reshape(4, 8)
 
@@ -42,18 +38,6 @@ def test_a_configured_kernel_computes_the_same() -> None:
     assert kernel[1].compile_config is config and kernel.with_schedule([]).compile_config is config
     np.testing.assert_array_equal(kernel(ARRAY), ARRAY)
     np.testing.assert_array_equal(jit(jit(moved), compile_config=config)(ARRAY), ARRAY)
-
-
-def test_the_defaults_are_the_documented_ones() -> None:
-    config = CompileConfig()
-    assert (config.address_rotation, config.nki_alloc_fallback, config.prefetch_auto) == (
-        AddressRotation.AUTO, True, False,
-    )  # fmt: skip
-    assert SpecializationConfig().allow_nested_config_override is False
-    with pytest.raises(NotSupported, match="CompileConfig and SpecializationConfig are"):
-        compiler.sbuf  # noqa: B018
-    with pytest.raises(NkiValidationError, match=r"nki\.compiler\.CompileConfig, not \{\}"):
-        jit(moved, compile_config={})
 
 
 OTHER = CompileConfig(barrier_check=True)
@@ -86,21 +70,6 @@ def test_a_differing_nested_configuration_can_be_allowed() -> None:
         np.testing.assert_array_equal(kernel(ARRAY), ARRAY)
 
 
-def test_without_the_fallback_a_full_sbuf_is_an_error() -> None:
-    def full(a: Any) -> Any:
-        tiles = [nl.ndarray((128, 16 << 10), nl.float32) for _ in range(4)]
-        for tile in tiles:
-            nisa.memset(dst=tile, value=1.0)
-        for tile in tiles:
-            nisa.dma_copy(dst=tile[0:4, 0:8], src=a)
-        return moved(a)
-
-    spec = TensorSpec((4, 8), float32)
-    nki_sim.trace(jit(full), spec)
-    with pytest.raises(CapacityExceeded, match="SBUF is full"):
-        nki_sim.trace(jit(full, compile_config=CompileConfig(nki_alloc_fallback=False)), spec)
-
-
 def test_the_environment_gives_the_degree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NEURON_CC_FLAGS", raising=False)
     kernel = jit(cores_seen)
@@ -124,10 +93,3 @@ def test_degrees_that_differ_are_refused_as_by_the_compiler(
     kernel = jit(moved)
     with pytest.raises(NkiValidationError, match=r"NKI kernel 'moved' is configured with LNC=\d, .*NCC_EVRF066"):
         (kernel if brackets is None else kernel[brackets])(ARRAY)
-
-
-def test_a_trace_does_not_ask_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "2")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not nki_sim.trace(jit(moved), TensorSpec((4, 8), float32)).peers

@@ -305,39 +305,6 @@ def test_a_broken_rule_is_found_in_its_versions_and_a_kept_one_in_none(rule: str
     assert [finding for finding in check_source(kept, version, hints=True) if finding.rule == rule] == []
 
 
-def test_hints_are_given_to_who_asks_for_them() -> None:
-    _, _, broken, _ = CASES["tail-by-hand"]
-    assert check_source(broken) == []
-    assert [finding.severity for finding in check_source(broken, hints=True)] == ["hint"]
-
-
-@pytest.mark.parametrize(
-    "uses",
-    [
-        "b = a.ap(pattern=[[512, 128], [1, 512]], offset=0, scalar_offset=r)",
-        "def body(i):\n    pass\nnl.fori_loop(0, r, body)",
-        "def body(i):\n    pass\nnl.fori_loop(lower=0, upper=r, body_fun=body)\nb = a.select(0, index=r)",
-    ],
-)
-def test_a_register_that_only_says_where_is_a_scalar(uses: str) -> None:
-    found = check_source(kernel_with(INDEX + LOADED + uses), hints=True)
-    assert "register-as-offset" in [finding.rule for finding in found]
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        INDEX.replace("int32", "float32") + LOADED + "b = a.select(0, r)",
-        INDEX + LOADED + "nisa.register_load(r, n)\nb = a.select(0, r)",
-        INDEX + LOADED + "b = a.select(0, r)\nc = r",
-        INDEX + LOADED,
-    ],
-    ids=["of another dtype", "loaded twice", "used otherwise", "never used"],
-)
-def test_another_register_stays_one(source: str) -> None:
-    assert "register-as-offset" not in [f.rule for f in check_source(kernel_with(source), hints=True)]
-
-
 TRACED = {
     "generator": "def parts(n):\n    yield n\nfor n in parts(3):\n    pass",
     "comprehensions": "d = {(i, j): i for i, j in zip([1], [2])}",
@@ -386,13 +353,6 @@ def test_the_index_of_a_device_loop_has_no_value_either() -> None:
     ]
 
 
-def test_a_name_that_is_sometimes_a_number_is_left_alone() -> None:
-    assert (
-        check_source(kernel_with("r = 3\nif a.shape[0] > 1:\n    r = nisa.register_alloc()\nif r:\n    pass"), "0.7")
-        == []
-    )
-
-
 def test_convenience_functions_are_missing_in_0_2_only() -> None:
     source = kernel_with("t = nl.load(a)")
     assert [f.rule for f in check_source(source, "0.2")] == ["no-convenience-functions"]
@@ -406,15 +366,6 @@ VALID = {
     "with a generator": (kernel_with("yield a"), ("0.7",)),
     "nowhere": (kernel_with("nisa.nothing(a)"), COMMON),
 }
-
-
-def test_configurations_came_with_0_7() -> None:
-    source = kernel_with("pass", decorator="@nki.jit(compile_config=CompileConfig())", top=CONFIG)
-    assert [f.message for f in check_source(source, "0.6")] == [
-        "nki.compiler.CompileConfig is public from NKI 0.7",
-        "nki.jit(compile_config=...) exists from NKI 0.7",
-    ]
-    assert check_source(source, "0.7") == []
 
 
 @pytest.mark.parametrize("source, versions", VALID.values(), ids=VALID)
@@ -432,21 +383,6 @@ def test_what_a_file_does_when_it_is_imported_is_checked_too() -> None:
     assert (finding.rule, finding.line) == ("removed-in-0.2", 4)
     alone = "def host():\n    return nl.arange(4)\nif __name__ == '__main__':\n    print(nl.arange(4))\n"
     assert check_source(kernel_with("pass", top=alone)) == []
-
-
-def test_a_misspelt_name_gets_the_right_one() -> None:
-    (finding,) = check_source(kernel_with("nisa.nc_matmull(dst=a, stationary=a, moving=a)"))
-    assert "nc_matmul" in finding.hint
-    (finding,) = check_source(kernel_with("nisa.exp(dst=a, data=a)"))
-    assert "op=nl.exp" in finding.hint
-
-
-def test_code_that_no_kernel_reaches_is_free() -> None:
-    source = (
-        kernel_with("pass")
-        + "\ndef main():\n    try:\n        import torch\n    except ImportError as e:\n        raise e\n"
-    )
-    assert check_source(source) == []
 
 
 def test_a_file_that_is_not_python_is_one_finding() -> None:

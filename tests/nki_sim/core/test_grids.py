@@ -39,12 +39,6 @@ def cells(grid: Any) -> list[tuple[int, ...]]:
     return list(np.ndindex(*grid.shape))
 
 
-def copied(a: Any) -> Any:
-    out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
-    nisa.dma_copy(dst=out, src=a)
-    return out
-
-
 # --- they select what slices select -----------------------------------------------------------------
 
 
@@ -135,32 +129,6 @@ def test_leading_dimensions_stay_untiled(
     np.testing.assert_array_equal(both_ways(kernel, array), array)
 
 
-def test_a_product_over_tiles_in_psum() -> None:
-    """As a kernel of 0.7 would write it: [64, 96] @ [96, 40] in tiles that do not divide."""
-    rng = np.random.default_rng(3)
-    left_t, right = rng.integers(-3, 3, (96, 64)).astype(np.float32), rng.integers(-3, 3, (96, 40)).astype(np.float32)
-
-    def kernel(left_t: Any, right: Any) -> Any:
-        out = nl.ndarray((64, 40), nl.float32, buffer=nl.shared_hbm)
-        a, b = nl.tiles(left_t, tile_shape=(32, 48)), nl.tiles(right, tile_shape=(32, 16))
-        result = nl.tiles(out, tile_shape=(48, 16))
-        for i, j in cells(result):
-            rows, columns = result[i, j].element_shape
-            total = nl.alloc_tiles(
-                tile_shape=(rows, columns) if columns > 1 else (rows, 2), element_shape=(rows, columns), buffer=nl.psum,
-                dtype=nl.float32,
-            )[0, 0].data  # fmt: skip
-            for k in range(a.shape[0]):
-                x, y = nl.load(a[k, i].data), nl.load(b[k, j].data)
-                nisa.nc_matmul(dst=total, stationary=x, moving=y, accumulate=k > 0)
-            tile = nl.ndarray((rows, columns), nl.float32)
-            nisa.tensor_copy(dst=tile, src=total)
-            nisa.dma_copy(dst=result[i, j].data, src=tile)
-        return out
-
-    np.testing.assert_array_equal(simulate(kernel)(left_t, right), left_t.T @ right)
-
-
 # --- they allocate once and issue nothing -----------------------------------------------------------
 
 
@@ -179,19 +147,6 @@ def test_one_allocation_and_no_instruction() -> None:
         assert (allocation.shape, allocation.name) == ((128, 9 * 512), "held")
         nisa.memset(dst=views[1].data, value=0.0)
         return nl.zeros((1, 1), nl.float32, buffer=nl.shared_hbm)
-
-    nki_sim.trace(kernel, TensorSpec((2, 2), dtypes.float32))
-
-
-def test_hbm_is_compact_and_an_address_is_kept() -> None:
-    def kernel(a: Any) -> Any:
-        there = nl.alloc_tiles(tile_shape=(128, 512), element_shape=(300, 700), buffer=nl.shared_hbm, dtype=nl.float32)
-        placed = nl.alloc_tiles(
-            tile_shape=(32, 8), element_shape=(32, 16), buffer=nl.sbuf, dtype=nl.float32, address=(32, 64)
-        )
-        assert there.data.shape == (300, 700) and there.data.storage.allocation.shape == (300, 700)
-        assert placed.data.address == (32, 64) and a.address is None
-        return copied(a)
 
     nki_sim.trace(kernel, TensorSpec((2, 2), dtypes.float32))
 

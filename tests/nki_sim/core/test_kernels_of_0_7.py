@@ -14,7 +14,7 @@ import pytest
 
 import nki_sim
 from nki_sim.execution.executor import execute
-from nki_sim.lint import check_source, valid_in
+from nki_sim.lint import check_source
 
 nki_sim.install()
 
@@ -221,8 +221,3 @@ def test_it_is_valid_and_right(text: str, arrays: list[np.ndarray], wanted: np.n
     np.testing.assert_array_equal(nki.simulate(module.kernel)(*arrays), wanted)
     (executed,) = execute(nki_sim.trace(module.kernel, *arrays), arrays)
     np.testing.assert_array_equal(executed, wanted)
-
-
-@pytest.mark.parametrize("text", [ROW_BY_NUMBER, ADD_IN_TILES, PLAIN_PYTHON])
-def test_most_are_valid_in_nothing_older(text: str) -> None:
-    assert valid_in(HEAD + text) == ("0.7",)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,16 +75,6 @@ def test_arrays_are_found_wherever_they_are_in_the_arguments() -> None:
     result = simulate(kernel)((a[0], [a[1]]), {"x": a[2]}, config=config)
     np.testing.assert_array_equal(result, 20 * ramp(4, 8))
     assert config.weight is a[3], "the caller's object is not changed"
-
-
-def test_an_nki_object_takes_its_annotated_fields() -> None:
-    class Pair(nl.NKIObject):
-        left: int
-        right: int = 5
-
-    assert (Pair(1).left, Pair(1).right, Pair(1, right=2).right, Pair().left) == (1, 5, 2, None)
-    with pytest.raises(TypeError, match="takes 2 values"):
-        Pair(1, 2, 3)
 
 
 def test_inputs_that_a_kernel_writes_are_updated_in_place_and_others_are_not_copied_or_touched() -> None:
@@ -176,22 +164,6 @@ WRONG_KERNELS = {
 def test_a_wrong_kernel_is_refused_by_name(kernel: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         nki_sim.trace(kernel, spec(4, 8))
-
-
-def test_instructions_outside_a_kernel_say_how_to_run_one() -> None:
-    with pytest.raises(NkiError, match="nki.simulate"):
-        nl.ndarray((4, 8), nl.float32)
-
-
-def test_jit_options() -> None:
-    assert jit(mode="trace")(copy.__wrapped__).__name__ == "copy"
-    with pytest.raises(NkiValidationError, match="NEURON_PLATFORM_TARGET_OVERRIDE"):
-        jit(platform_target="trn2")(copy.__wrapped__)
-    with pytest.raises(NkiValidationError, match="no option 'speed'"):
-        jit(speed=11)
-    for grid in (0, 3, "x", (1, 1)):
-        with pytest.raises(NkiValidationError, match="core"):
-            copy[grid]
 
 
 def test_the_target_generation_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,16 +280,6 @@ def test_a_register_is_stored() -> None:
     np.testing.assert_array_equal(execute(through_a_file(program), [np.array([[-3]], np.int32)])[0], [[-6]])
 
 
-def test_only_a_register_is_stored() -> None:
-    def kernel(count: Any) -> Any:
-        tile = nl.ndarray((1, 1), nl.int32)
-        nisa.register_store(tile, count)
-        return tile
-
-    with pytest.raises(NkiValidationError, match="register_store: src must come from nisa.register_alloc"):
-        simulate(jit(kernel))(np.array([[1]], np.int32))
-
-
 @pytest.mark.parametrize("count", [0, 1, 5, 8])
 def test_a_device_loop_runs_as_often_as_a_register_says(count: int) -> None:
     data, counts = ramp(8, 4) + 1, np.array([[count]], np.int32)
@@ -392,11 +354,6 @@ def test_branching_on_a_register_works_with_numbers_and_is_refused_while_tracing
         nki_sim.trace(kernel, spec(4, 8))
 
 
-def test_a_copy_of_a_dtype_is_the_dtype() -> None:
-    """Given kernels whose options are deep-copied or pickled by their harness, then `is` still finds the dtype."""
-    assert all(deepcopy(d) is d and pickle.loads(pickle.dumps(d)) is d for d in (nl.float32, nl.bfloat16))
-
-
 # --- two cores ----------------------------------------------------------------------------------------
 
 
@@ -424,22 +381,6 @@ def test_two_cores_share_hbm_and_exchange_tiles() -> None:
     np.testing.assert_array_equal(execute(program, [a])[0], expected)
 
 
-def test_two_cores_keep_step_where_they_store() -> None:
-    """Given a buffer that each core clears half of, when each then adds into the other's half, then nothing is lost."""
-
-    @jit
-    def kernel(a: Any) -> Any:
-        out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
-        me, half = nl.program_id(0), a.shape[0] // 2
-        zero, mine = nl.zeros((half, a.shape[1]), a.dtype, buffer=nl.sbuf), nl.load(a[nl.ds(me * half, half), :])
-        nisa.dma_copy(dst=out[nl.ds(me * half, half), :], src=zero)
-        nisa.dma_copy(dst=out[nl.ds((1 - me) * half, half), :], src=mine)
-        return out
-
-    a = ramp(8, 4)
-    np.testing.assert_array_equal(simulate(kernel[2])(a), np.concatenate([a[4:], a[:4]]))
-
-
 def test_a_core_that_waits_for_nobody_is_a_named_deadlock() -> None:
     @jit
     def kernel(a: Any) -> Any:
@@ -453,18 +394,6 @@ def test_a_core_that_waits_for_nobody_is_a_named_deadlock() -> None:
         simulate(kernel[2])(ramp(4, 8))
     with pytest.raises(NkiValidationError, match="deadlock"):
         execute(nki_sim.trace(kernel[2], spec(4, 8)), [ramp(4, 8)])
-
-
-def test_an_error_on_one_core_ends_both() -> None:
-    @jit
-    def kernel(a: Any) -> Any:
-        if nl.program_id(0) == 1:
-            raise ValueError("core 1 broke")
-        nisa.core_barrier(data=a, cores=(0, 1))
-        return a
-
-    with pytest.raises(ValueError, match="core 1 broke"):
-        simulate(kernel[2])(ramp(4, 8))
 
 
 # --- the stand-in package -----------------------------------------------------------------------------

@@ -92,17 +92,6 @@ def test_arithmetic_is_that_of_integers_of_its_width(data: st.DataObject, width:
     assert both_ways(kernel, numbers)[0, 0] == wanted
 
 
-def test_an_int32_product_wraps_and_an_int64_one_does_not() -> None:
-    def squared(numbers: Any) -> Any:
-        out = nl.ndarray((1, 1), numbers.dtype, buffer=nl.shared_hbm)
-        loaded = nisa.scalar_load(numbers)
-        nisa.scalar_store(dst=out, value=loaded * loaded)
-        return out
-
-    assert both_ways(squared, np.array([[100_000]], np.int32))[0, 0] == 1_410_065_408
-    assert both_ways(squared, np.array([[100_000]], np.int64))[0, 0] == 10_000_000_000
-
-
 @given(st.integers(-3000, 3000), st.integers(-3000, 3000))
 def test_proofs_compute_with_them(first: int, second: int) -> None:
     def kernel(numbers: Any) -> Any:
@@ -187,61 +176,6 @@ def test_a_64_bit_offset_outside_is_found_however_far(place: int) -> None:
         execute(program, [table, number])
 
 
-def test_loops_nest_and_the_inner_ones_bound_is_the_outer_ones_index() -> None:
-    def kernel(counts: Any) -> Any:
-        out = nl.zeros((ROWS, 1), nl.int32, buffer=nl.shared_hbm)
-
-        def outer(i: Any) -> None:
-            def inner(j: Any) -> None:
-                here = out.ap([[1, 1], [1, 1]], scalar_offset=i)
-                tile = nl.ndarray((1, 1), nl.int32)
-                nisa.dma_copy(dst=tile, src=here)
-                nisa.scalar_store(tile, nisa.scalar_load(tile) + j)
-                nisa.dma_copy(dst=here, src=tile)
-
-            nl.fori_loop(0, i + 1, inner)
-
-        nl.fori_loop(0, ROWS, outer)
-        return out
-
-    np.testing.assert_array_equal(
-        both_ways(kernel, np.zeros((1, 1), np.int32))[:, 0], [i * (i + 1) // 2 for i in range(ROWS)]
-    )
-
-
-def test_the_index_is_a_register_where_a_bound_is_one() -> None:
-    kinds = []
-
-    def kernel(counts: Any) -> Any:
-        out = nl.zeros((1, 1), nl.int32, buffer=nl.shared_hbm)
-        register = nisa.register_alloc(2)
-        for lower, upper in ((0, 2), (0, register), (nisa.scalar_load(counts), 2)):
-            nl.fori_loop(lower, upper, lambda i: kinds.append(type(i)))
-        return out
-
-    nki_sim.trace(kernel, TensorSpec((1, 1), dtypes.int32))
-    assert kinds == [nisa.NkiScalar, nisa.VirtualRegister, nisa.NkiScalar]
-
-
-def test_an_index_still_goes_where_a_register_went() -> None:
-    """Up to NKI 0.6 it was one."""
-
-    def kernel(counts: Any) -> Any:
-        out = nl.zeros((1, 1), nl.int32, buffer=nl.shared_hbm)
-        register, tile = nisa.register_alloc(0), nl.ndarray((1, 1), nl.int32)
-
-        def body(i: Any) -> None:
-            nisa.register_move(register, i)
-            nisa.register_store(tile, i)
-
-        nl.fori_loop(3, 7, body)
-        nisa.scalar_store(tile, nisa.scalar_load(tile) * 10)
-        nisa.dma_copy(dst=out, src=tile)
-        return out
-
-    assert both_ways(kernel, np.zeros((1, 1), np.int32))[0, 0] == 60
-
-
 def test_a_loop_and_its_address_arithmetic_are_recorded_counted_and_priced() -> None:
     def kernel(table: Any, count: Any) -> Any:
         out = nl.zeros((ROWS, WIDTH), nl.float32, buffer=nl.shared_hbm)
@@ -304,9 +238,6 @@ def test_python_cannot_have_its_value(use: Callable[[Any], Any], says: str, numb
     assert isinstance(caught.value, DeviceValueMisused) and caught.value.file == __file__
 
 
-HBM, SBUF = nl.shared_hbm, nl.sbuf
-
-
 def tile(dtype: Any = nl.int32, shape: tuple[int, ...] = (1, 1), buffer: Any = SBUF) -> Any:
     return nl.ndarray(shape, dtype, buffer=buffer)
 
@@ -350,10 +281,3 @@ def test_what_the_pages_refuse_is_refused_in_one_line(use: Callable[[Any], Any],
     with pytest.raises(NkiError, match=says) as caught:
         of_one_number(use, dtype)
     assert isinstance(caught.value, NkiValidationError) and "\n" not in str(caught.value)
-
-
-def test_a_scalar_is_not_none() -> None:
-    of_one_number(lambda s: [s == None, s != None])  # noqa: E711  # as kernels of the parser's time write it
-    answers: list[bool] = []
-    of_one_number(lambda s: answers.extend([s == None, s != None]))  # noqa: E711
-    assert answers == [False, True]

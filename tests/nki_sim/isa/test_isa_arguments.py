@@ -63,15 +63,3 @@ def test_a_wrong_argument_is_named(what: str, body: Callable[[], Any], message: 
     with pytest.raises(NkiValidationError, match=f"(?s){message}") as raised:
         nki_sim.trace(kernel)
     assert raised.value.line is not None and "\n" not in str(raised.value)
-
-
-def test_the_kernels_own_mistakes_stay_python_errors() -> None:
-    """Given a kernel that fails in its own code, then its exception is not disguised."""
-
-    def kernel() -> None:
-        tile = sb(8, 8)
-        nisa.memset(tile, 0.0)
-        int("eight")
-
-    with pytest.raises(ValueError, match="eight"):
-        nki_sim.trace(kernel)

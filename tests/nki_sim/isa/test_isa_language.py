@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -137,18 +136,6 @@ def test_functions_agree_with_numpy(
     got = compute()
     assert got.shape == want.shape
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=tolerance, atol=tolerance)
-
-
-def test_load_transpose2d() -> None:
-    source = X.astype(ml_dtypes.bfloat16)
-
-    def kernel(x: Any) -> Any:
-        tile = nl.load_transpose2d(x)
-        out = nl.ndarray(tile.shape, tile.dtype, buffer=nl.shared_hbm)
-        nl.store(out, tile)
-        return out
-
-    np.testing.assert_array_equal(nki_sim.simulate(kernel)(source), source.T)
 
 
 def test_random_numbers_lie_in_the_unit_interval_and_follow_the_seed() -> None:

@@ -580,35 +580,3 @@ def test_dropout_zeroes_with_the_given_probability() -> None:
     assert set(np.unique(kept)) == {0.0, 1.0}
     assert kept[0].all() and not kept[-1].any()
     assert np.abs((kept == 0).mean(1) - rates[:, 0]).max() < 0.2
-
-
-def test_gpsimd_state_can_be_saved_and_restored() -> None:
-    def kernel():
-        state, first, second = nl.ndarray((128, 6), nl.uint32), *[nl.ndarray((128, 4), nl.uint32) for _ in range(2)]
-        nisa.rand_get_state(dst=state)
-        nisa.rng(dst=first, engine=nisa.engine.gpsimd)
-        nisa.rand_set_state(src_seeds=state)
-        nisa.rng(dst=second, engine=nisa.engine.gpsimd)
-        outs = []
-        for tile in (first, second):
-            out = nl.ndarray((128, 4), nl.uint32, buffer=nl.shared_hbm)
-            nl.store(out, tile)
-            outs.append(out)
-        return tuple(outs)
-
-    first, second = nki_sim.simulate(kernel)()
-    np.testing.assert_array_equal(first, second)
-
-
-@pytest.mark.parametrize("name", ["nc_matmul_mx", "quantize_mx", "activate2", "exponential", "rand2"])
-def test_trn3_instructions_refuse_by_name(name: str) -> None:
-    with pytest.raises(nki_sim.errors.NotSupported, match=f"{name}.*trn3"):
-        nki_sim.simulate(lambda: getattr(nisa, name)())()
-
-
-def test_versions_follow_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    for target in ("trn1", "trn2", "trn3"):
-        monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
-        nki_sim.simulate(lambda: seen.append(nisa.get_nc_version()))()
-    assert seen == [nisa.nc_version.gen2, nisa.nc_version.gen3, nisa.nc_version.gen4]

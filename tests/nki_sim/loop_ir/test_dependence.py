@@ -60,10 +60,3 @@ def walk(access: Access) -> list[int]:
         access.offset.constant + sum(s * i for (s, _), i in zip(access.pattern, index))
         for index in itertools.product(*(range(n) for _, n in access.pattern))
     ]
-
-
-def test_an_access_beyond_the_copy_is_none() -> None:
-    here = Access("dst", "w", 0, (), Affine(), ((16, 4), (1, 8)), float32)
-    there = Access("src", "r", 1, (), Affine(), ((32, 4), (1, 8)), float32)
-    assert through(Access("data", "r", 0, (), Affine(4), ((16, 4), (1, 8)), float32), here, there, {}) is None
-    assert through(Access("data", "r", 0, (Affine(1),), Affine(), ((16, 4), (1, 8)), float32), here, there, {}) is None

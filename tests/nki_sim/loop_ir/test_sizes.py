@@ -9,10 +9,6 @@ from nki_sim.loop_ir.sizes import Dimension, NoForm, Sizes
 NUMBERS = (0, 1, 2, 3, 4, 7, 8, 16, 100, 104, 128, 200, 256, 384, 512, 896, 1000, 1024, 2048, 4096)
 
 
-def test_one_less_than_the_tiles_of_a_size_is_said_so() -> None:
-    assert Sizes([Dimension("x", 0, "N", (256, 1024))]).text((1, 7)) == "N // 128 - 1"
-
-
 def test_what_is_said_of_a_number_comes_to_it_at_every_shape() -> None:
     draws = random.Random(0)
     said = 0

@@ -61,15 +61,6 @@ def test_halves_of_the_array_that_wait_for_each_other_are_not() -> None:
     assert facts(products([(0, 0), (64, 0)], (64, 128), waiting=True)) == ()
 
 
-def test_one_half_of_the_array_alone_is_not_contested() -> None:
-    assert facts(products([(0, 0), (0, 0)], (64, 128))) == ()
-    assert facts(products([(0, 0)], (64, 128))) == ()
-
-
-def test_columns_of_the_array_side_by_side_are_not_contested() -> None:
-    assert facts(products([(0, 0), (0, 64)], (128, 64))) == ()
-
-
 def transposed(dtype: Any) -> Program:
     def body(source: Any, result: Any) -> None:
         turned = tile(P, dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,14 +14,13 @@ from benchmarks import device_heads as heads
 from benchmarks import device_lm_head as lm_head
 from benchmarks import device_mamba as mamba
 from benchmarks import device_matmuls as matmuls
-from benchmarks import device_rows, timing_rows
+from benchmarks import device_rows
 from benchmarks import device_scoring as scoring
 from benchmarks import device_small as small
 from benchmarks import device_tasks as tasks
 from benchmarks.device_decisions import Decisions, Rotation, trace
 from nki_sim.errors import CapacityExceeded, NkiError
 from nki_sim.execution.executor import execute
-from nki_sim.machine import TRN2
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 from nki_sim.program.program import Program, Template
@@ -289,17 +287,6 @@ def test_loads_take_few_tiles_in_turn(buffers: int, expected: int) -> None:
 
     program = trace(kernel, (128, 48))
     assert sum(allocation.region.on_chip for allocation in program.allocations) == expected
-
-
-def test_two_launches_take_as_long_as_both_together() -> None:
-    rows = {row.id: row for row in device_rows.qwen_rows() if row.then is not None}
-    assert set(rows) == {"Q096", "Q099"}
-    row, programs = rows["Q096"], timing_rows.Programs()
-    assert row.then is not None
-    both = timing_rows.predict_us(row, programs, TRN2)
-    apart = [replace(row, id=f"{k}", make=make, then=None) for k, make in enumerate((row.make, row.then))]
-    times = [timing_rows.predict_us(each, programs, TRN2) for each in apart]
-    assert both == pytest.approx(sum(time for time in times if time is not None)) and None not in times
 
 
 def test_rows_on_two_cores_have_a_program_for_each_with_half_of_the_work() -> None:

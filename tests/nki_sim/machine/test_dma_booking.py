@@ -104,20 +104,6 @@ def test_with_full_width_transfers_filling_gaps_is_never_later(
         assert max(early, filled.put_off_until) <= in_order + 1e-3
 
 
-def test_a_late_transfer_leaves_the_time_before_it_to_others() -> None:
-    pool = Backfilling(ENGINES, 200.0)
-    assert pool.book(1000.0, 0, 15, 100.0, False) == (1000.0, 1100.0)
-    assert pool.book(0.0, 0, 15, 100.0, False) == (0.0, 100.0)
-
-
-def test_transfers_on_different_engines_run_side_by_side() -> None:
-    pool = Backfilling(ENGINES, 200.0)
-    assert pool.book(0.0, 0, 3, 500.0, False) == (0.0, 500.0)
-    assert pool.book(0.0, 4, 7, 500.0, True) == (0.0, 500.0)
-    start, end = pool.book(0.0, 0, 15, 100.0, False)
-    assert (start, end) == pytest.approx((500.0, 600.0))
-
-
 def test_a_load_does_not_wait_for_all_the_stores_that_were_asked_for_before() -> None:
     pool = Backfilling(ENGINES, 100.0)
     for _ in range(10):
@@ -166,9 +152,3 @@ def test_a_ring_that_waits_leaves_the_software_to_the_other() -> None:
     assert writer.write(0.0, 300.0, False) == (0.0, 300.0)
     assert writer.write(900.0, 200.0, False) == (900.0, 1200.0)  # in two pieces, around the other ring's
     assert writer.write(0.0, 50.0, True) == (1200.0, 1250.0)  # after the one before in its ring
-
-
-def test_work_that_fills_a_gap_exactly_ends_with_the_gap() -> None:
-    writer = DescriptorWriter()
-    writer.write(1000.0, 100.0, True)
-    assert writer.write(900.0, 100.0, False) == (900.0, 1000.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,13 +48,6 @@ def test_a_matmul_takes_its_moving_columns_times_its_passes(k: int, m: int, n: i
     assert price(matmul(k, m, n, dtype)).busy_ns == pytest.approx(cycles * PE_CYCLE + passes * TRN2.tensor_pass_ns)
 
 
-def test_loading_weights_is_hidden_behind_long_matmuls_and_exposed_behind_short_ones() -> None:
-    long = price(matmul(128, 128, 512, nl.bfloat16))
-    short = price(matmul(128, 128, 64, nl.bfloat16))
-    assert long.busy_ns == pytest.approx(512 * PE_CYCLE + TRN2.tensor_pass_ns)
-    assert short.busy_ns > 64 * PE_CYCLE + TRN2.tensor_pass_ns
-
-
 def test_flops_count_multiply_and_add_and_transposes_apart() -> None:
     product = price(matmul(128, 128, 512, nl.bfloat16))
     assert (product.flops, product.transpose_flops) == (2 * 128 * 128 * 512, 0)
@@ -71,14 +63,6 @@ def test_matmuls_on_a_part_of_the_array_leave_the_rest_to_others() -> None:
     assert quarter.array_tile is not None and quarter.array_tile.hold_ns == whole.busy_ns
     assert whole.array_tile is None
     assert price(matmul(128, 128, 512, nl.bfloat16, tile_position=(0, 0), tile_size=(128, 128))).array_tile is None
-
-
-def test_that_parts_of_the_array_work_at_once_is_contested() -> None:
-    quarter = matmul(32, 128, 512, nl.bfloat16, tile_position=(0, 0), tile_size=(32, 128))
-    slower = replace(TRN2, tensor_tile_slowdown=2.0)
-
-    assert TRN2.sources["tensor_tile_slowdown"].confidence == "contested"
-    assert price(quarter, slower).busy_ns == pytest.approx(2 * price(quarter).busy_ns)
 
 
 def test_double_row_doubles_the_flops_of_the_same_time() -> None:
@@ -347,10 +331,3 @@ def test_traffic_is_counted_where_it_happens() -> None:
     product = price(matmul(128, 128, 512, nl.float32)).traffic
     assert (product.sbuf_read, product.psum_write) == (4 * 128 * (128 + 512), 4 * 128 * 512)
     assert product.psum_read == 0  # accumulation happens inside PSUM
-
-
-def test_a_faster_machine_is_not_slower() -> None:
-    body = matmul(128, 128, 512, nl.float32)
-    between = TRN2.tensor_fp32_passes * TRN2.tensor_pass_ns
-    faster = price(body, replace(TRN2, tensor_clock_ghz=4.8))
-    assert faster.busy_ns - between == pytest.approx((price(body).busy_ns - between) / 2)

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from nki_sim.machine import (
-    DEFAULT_MACHINE,
-    ISA,
-    MACHINES,
-    TARGETS,
-    TRN1,
-    TRN2,
-    TRN3,
-    Confidence,
-    InstructionSet,
-    Machine,
-    first_with,
-    machine,
-)
+from nki_sim.machine import ISA, MACHINES, TRN1, TRN2, TRN3, Confidence, InstructionSet, Machine
 
 DATA = Path(__file__).resolve().parents[3] / "benchmarks" / "data"
 MICRO = DATA / "trn2_micro.csv"
@@ -73,15 +60,6 @@ def test_the_peak_rates_follow_from_the_numbers(
     assert core.dma_bytes_per_ns == pytest.approx(dma, rel=1e-3)
 
 
-def test_a_machine_is_data_and_can_be_changed_for_a_what_if() -> None:
-    assert replace(TRN2, dma_engines=32).dma_bytes_per_ns == pytest.approx(2 * TRN2.dma_bytes_per_ns)
-
-
-def test_an_unknown_generation_is_refused_by_name() -> None:
-    with pytest.raises(KeyError, match="trn9.*trn1, trn2, trn3"):
-        machine("trn9")
-
-
 @pytest.mark.parametrize("core", MACHINES.values(), ids=MACHINES)
 def test_a_machine_accepts_what_instructions_are_checked_against(core: Machine) -> None:
     shared = {field.name for field in fields(ISA)} & {field.name for field in fields(core)} - {"sources"}
@@ -89,22 +67,8 @@ def test_a_machine_accepts_what_instructions_are_checked_against(core: Machine) 
     assert {name: getattr(core, name) for name in shared} == {name: getattr(ISA, name) for name in shared}
 
 
-@pytest.mark.parametrize("core", MACHINES.values(), ids=MACHINES)
-def test_a_machine_says_in_one_line_how_far_it_is_calibrated(core: Machine) -> None:
-    assert core.calibration and "\n" not in core.calibration and len(core.calibration) <= 110
-    assert core.calibration.startswith("calibrated: " if core.calibrated else "not calibrated: ")
-    assert core.name in core.calibration
-
-
 def test_only_trn2_rests_on_measurements_and_it_counts_them() -> None:
     assert [core.name for core in MACHINES.values() if core.calibrated] == ["trn2"]
     kernels = sum(bool(row.get("latency_us") or row.get("measured_us")) for file in KERNELS for row in read(file))
     micro = sum(bool(row["measured_ns"]) for row in read(MICRO))
     assert f"{kernels} whole kernels and {micro} micro rows" in TRN2.calibration
-
-
-def test_every_name_of_a_target_means_one_machine() -> None:
-    assert TARGETS["gen2"] == TARGETS["inf2"] == "trn1" and TARGETS["gen4"] == "trn3"
-    assert len(TARGETS) == sum(len(core.targets) for core in MACHINES.values())
-    assert DEFAULT_MACHINE in MACHINES
-    assert [first_with(version) for version in (2, 4)] == ["trn1 (NeuronCore-v2)", "trn3 (NeuronCore-v4)"]

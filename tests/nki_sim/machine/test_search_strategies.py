@@ -57,9 +57,3 @@ def test_the_archive_and_its_sweep_meet_the_target_on_every_recorded_grid(tmp_pa
     shipped = (Path(__file__).resolve().parents[3] / "docs/search.md").read_text(encoding="utf-8")
     assert text.partition(search.BEGIN)[2].partition(search.END)[0] in shipped
     assert text.count(f"| {search.HELD} |") == 4
-
-
-def test_a_target_that_is_missed_is_named() -> None:
-    slow = search.Runs(((0.5,) * 6 + (0.0,), (0.5, 0.0)))
-    assert search.missed({("g", search.HELD): slow, ("g", "random"): slow}) == ["g"]
-    assert search.missed({("g", search.HELD): search.Runs(((0.5, 0.01),))}) == []

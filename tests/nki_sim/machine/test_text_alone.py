@@ -164,14 +164,6 @@ def test_an_idle_tile_makes_no_kernel_faster(name: str) -> None:
         assert latency_us(with_an_idle_tile(program, columns)) >= honest * (1 - MAY_GAIN)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_an_idle_tile_makes_no_random_kernel_faster(seed: int) -> None:
-    program = rotating_tiles(seed) if seed % 2 else shared_tiles(seed, 60, 0.5)
-    honest = latency_us(program)
-    for columns in (1, 64, 512):
-        assert latency_us(with_an_idle_tile(program, columns)) >= honest * (1 - MAY_GAIN)
-
-
 def test_idle_tiles_of_the_loops_own_line_make_it_no_faster() -> None:
     """They live from one end of the kernel to the other, beside the one that the loop makes anew."""
 
