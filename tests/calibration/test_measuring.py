@@ -21,14 +21,8 @@ from infra.journal import JournalLocked
 from tests.calibration.devices import INFO, KERNELS, UNFITTED, ScriptedDevice, Told, model, moved
 from tests.processes import PATIENCE_S
 
-NAMES = (
-    "dma_sustained",
-    "dma_hardware_issue_ns",
-    "dma_hardware_start_ns",
-    "dma_spread_ns",
-    "dma_completion_ns",
-    "profiler_ns",
-)
+TIMES = ("hardware_issue_ns", "hardware_start_ns", "spread_ns", "completion_ns")
+NAMES = ("profiler_ns", "dma_sustained", *(f"dma_{name}" for name in TIMES))
 DMA = tuple(each for each in CONSTANTS if each.name in NAMES)
 FEW = (*kernels_of(DMA), *(kernel for kernel in UNFITTED if kernel.held_out == "stream"))
 TRUE = {name: value for name, value in moved(3).items() if name in NAMES}
@@ -65,9 +59,7 @@ def names(kernels: tuple[CalibrationKernel, ...]) -> list[str]:
     ("took_s", "budget_s", "expected"),
     [(20.0, 600.0, 29), (15.0, 10_000.0, len(KERNELS)), (40.0, 600.0, 14), (5.0, 19.0, 0), (100.0, 130.0, 1)],
 )
-def test_the_device_is_used_no_longer_than_it_was_agreed(
-    took_s: float, budget_s: float, expected: int, tmp_path: Path
-) -> None:
+def test_the_device_is_used_no_longer_than_it_was_agreed(took_s, budget_s, expected, tmp_path) -> None:
     """Before each kernel there must be time for it, by what those before it took and a fifth more."""
     clock = Clock(took_s)
     device = ScriptedDevice(TRUE, clock.work)
@@ -77,9 +69,7 @@ def test_the_device_is_used_no_longer_than_it_was_agreed(
     assert told + names(left) == names(KERNELS), "what tells most came first"
 
 
-def test_a_kernel_that_does_not_end_is_left_when_the_time_is_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_does_not_end_is_left_when_the_time_is_up(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(calibrating, "FIRST_ESTIMATE_S", 0.1)
     stuck = threading.Event()
     device = ScriptedDevice(TRUE, lambda kernel: kernel == KERNELS[1].name and stuck.wait(PATIENCE_S))
@@ -201,9 +191,7 @@ def test_what_is_not_truer_on_unfitted_kernels_is_not_kept(tmp_path: Path) -> No
         (ScriptedDevice({}, refuses=tuple(kernel.name for kernel in FEW)), "too few: .*NCC_EGCA111"),
     ],
 )
-def test_a_target_that_cannot_be_calibrated_says_so_in_a_line(
-    device: ScriptedDevice, error: str, tmp_path: Path
-) -> None:
+def test_a_target_that_cannot_be_calibrated_says_so_in_a_line(device, error, tmp_path) -> None:
     with pytest.raises(TargetMisconfigured, match=error) as raised:
         run(device, tmp_path)
     assert "\n" not in str(raised.value) and device.closed.is_set()

@@ -76,9 +76,7 @@ def rows_in(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_killed_and_cut_off_it_goes_on_and_the_runs_that_follow_are_predicted_by_it(
-    host: PretendHost, tmp_path: Path
-) -> None:
+def test_killed_and_cut_off_it_goes_on_and_the_runs_that_follow_are_predicted_by_it(host, tmp_path) -> None:
     folder = tmp_path / "calibrations"
     first = client(host, folder)
     assert eventually(lambda: rows_in(folder) >= 1 or first.poll() is not None)

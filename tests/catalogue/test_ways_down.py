@@ -97,9 +97,7 @@ def test_what_has_no_text_is_passed_by_for_the_next_of_its_rule() -> None:
 
 
 @pytest.mark.parametrize(("gain", "passed_by"), [(10.0, True), (1.0, False)])
-def test_what_only_a_smaller_shape_refuses_is_passed_by_where_it_gains_more_than_a_tie(
-    gain: float, passed_by: bool
-) -> None:
+def test_what_only_a_smaller_shape_refuses_is_passed_by_where_it_gains_more_than_a_tie(gain, passed_by) -> None:
     class LargeOnly(Step):
         def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
             if kernel.source_file == "small":

@@ -127,36 +127,6 @@ def test_statistics(columns: int) -> None:
     assert "nisa.bn_stats(dst=" in new and "nisa.bn_aggr(dst=" in new
 
 
-def test_searches_and_a_reduction_over_partitions() -> None:
-    new = migrated(
-        """
-        out = nl.ndarray((16, 8), dtype=np.uint32, buffer=nl.shared_hbm)
-        left = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
-        total = nl.ndarray((1, 32), dtype=x.dtype, buffer=nl.shared_hbm)
-        t = nl.load(x)
-        top = nisa.max8(src=t)
-        nl.store(out, value=nisa.nc_find_index8(data=t, vals=top))
-        nl.store(left, value=nisa.nc_match_replace8(data=t, vals=top, imm=-1.0))
-        nl.store(total, value=nisa.tensor_partition_reduce(np.add, t))
-        return out, left, total
-        """,
-        normal(16, 32),
-    )
-    assert all(f"nisa.{name}(dst=" in new for name in ("max8", "nc_find_index8", "tensor_partition_reduce"))
-
-
-def test_a_mask_over_two_axes_that_lets_everything_through_is_gone_and_that_is_said() -> None:
-    migration = attempt(
-        OUT + "p, f = nl.mgrid[0:16, 0:32]\nm = p * 32 + f < count\n"
-        "nl.store(out[p, f], value=nl.load(x[p, f], mask=m), mask=m)\nreturn out\n",
-        normal(16, 32),
-        parameters="x, count",
-        count=512,
-    )
-    assert migration.done and migration.proven and "count=512" in migration.source
-    assert [finding for finding in migration.findings if "lets everything through" in finding.text]
-
-
 def test_a_mask_over_two_axes_that_cuts_needs_a_person() -> None:
     body = (
         OUT + "p, f = nl.mgrid[0:16, 0:32]\nm = p * 32 + f < 500\n"
@@ -351,9 +321,7 @@ COPIED = "t[p, f] = nl.copy(u[p, f], mask={})\nnl.store(out[p, f], value=t)"
         ("nl.store(out[p, a * g], value=t[p, a * g])", {"a": 1}, [{"a": 2}], []),
     ],
 )
-def test_what_was_seen_holds_for_other_numbers_or_is_refused(
-    statement: str, seen: dict[str, int], holds: list[dict[str, int]], refused: list[dict[str, int]]
-) -> None:
+def test_what_was_seen_holds_for_other_numbers_or_is_refused(statement, seen, holds, refused) -> None:
     body = (
         OUT + "p, f, g = nl.arange(16)[:, None], nl.arange(32)[None, :], nl.arange(8)[None, :]\n"
         f"t = nl.load(x)\nu = nl.exp(t)\nnl.store(out, value=u)\n{statement}\nreturn out\n"
@@ -366,24 +334,6 @@ def test_what_was_seen_holds_for_other_numbers_or_is_refused(
     for other in refused:
         with pytest.raises(AssertionError, match="not migrated: a mask"):
             computed(new, x, **other)
-
-
-def test_one_kernel_for_tensors_of_several_sizes() -> None:
-    new = migrated(
-        """
-        def double(source):
-            rows, columns = source.shape
-            made = nl.ndarray((rows, columns), dtype=source.dtype, buffer=nl.shared_hbm)
-            for i in nl.affine_range(rows // 16):
-                nl.store(made[i * 16:(i + 1) * 16, 0:8], value=nl.load(source[i * 16:(i + 1) * 16, 0:8]) * 2.0)
-            return made
-        return double(x), double(w)
-        """,
-        normal(32, 8),
-        normal(64, 8),
-        parameters="x, w",
-    )
-    assert "source[16 * i:16 * i + 16" in new or "source[nl.ds(" in new
 
 
 def test_dtypes_of_outputs_have_to_agree() -> None:

@@ -11,6 +11,44 @@ from tests.migrate.kernels import attempt, beta1, check_form, computed, migrated
 OUT = "out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)\n"
 
 FORMS = """
+## functional forms write their destination | 16x32 | nisa.activation(dst=y, op=nl.exp, data=t | reverse0=True
+OUT
+t = nl.load(x)
+y = nisa.activation(op=np.exp, data=t, scale=0.5)
+z = nl.ndarray(x.shape, dtype=np.float32, buffer=nl.sbuf)
+z[...] = nisa.tensor_scalar(data=y, op0=np.subtract, operand0=1.0, reverse0=True)
+nl.store(out, value=z)
+return out
+## a tile private to a loop is allocated there | 4x16x32 | a = nl.ndarray((16, 32), dtype=nl.float32, buffer=nl.sbuf)
+out = nl.ndarray((4, 16, 32), dtype=np.float32, buffer=nl.shared_hbm)
+a = nl.ndarray((4, nl.par_dim(16), 32), dtype=np.float32, buffer=nl.sbuf)
+for i in nl.affine_range(4):
+    a[i] = nl.load(x[i])
+    nl.store(out[i], value=a[i])
+return out
+## what does not fit into psum goes to sbuf | 128x512 | acc = nl.ndarray((128, 6, 512),
+out = nl.ndarray((6, 128, 512), dtype=np.float32, buffer=nl.shared_hbm)
+t = nl.load(x[:, 0:128])
+w = nl.load(x)
+acc = nl.ndarray((6, nl.par_dim(128), 512), dtype=np.float32, buffer=nl.psum)
+for i in nl.affine_range(6):
+    acc[i] = nisa.nc_matmul(t, w)
+for i in nl.affine_range(6):
+    nl.store(out[i], value=nl.copy(acc[i]))
+return out
+## a scan and the number it starts from | 16x4 | op0=nl.multiply, op1=nl.add
+OUT
+t = nl.load(x)
+nl.store(out, value=nisa.tensor_tensor_scan(t, t, initial=0, op0=np.multiply, op1=np.add))
+return out
+## a product that replaces an earlier one says so | 16x16 | accumulate=False
+out = nl.ndarray((3, 16, 16), dtype=np.float32, buffer=nl.shared_hbm)
+t = nl.load(x)
+p = nl.ndarray((16, 16), dtype=np.float32, buffer=nl.psum)
+for i in nl.affine_range(3):
+    p[...] = nisa.nc_matmul(t, t)
+    nl.store(out[i], value=nl.copy(p))
+return out
 ## mgrid windows become access patterns | 8x8 | .ap(pattern=[[8, 8], [1, 6], [1, 3]]) | op=nl.maximum
 out = nl.ndarray((8, 6), dtype=x.dtype, buffer=nl.shared_hbm)
 t = nl.load(x)
@@ -90,7 +128,7 @@ p, f, z = grids(16, 32)
 nl.store(out[p, f], value=nl.load(x[z, p, f]))
 return out
 """
-"""What each test migrates: a name, the shapes of its arguments, what the new text has, or lacks (`!`); then the kernel."""
+"""Each is a name, the shapes of its arguments, what its new text has (or, `!`, lacks); then the kernel."""
 
 
 @pytest.mark.parametrize("form", FORMS.split("## ")[1:], ids=lambda form: form.split(" | ")[0])
@@ -119,23 +157,6 @@ def test_a_load_under_a_mask_becomes_a_slice_with_a_bound() -> None:
     assert not any(word in new for word in ("nl.arange", "mask=", "nl.load", "nl.store", "neuronxcc"))
 
 
-def test_functional_forms_write_their_destination() -> None:
-    new = migrated(
-        OUT
-        + """
-t = nl.load(x)
-y = nisa.activation(op=np.exp, data=t, scale=0.5)  # an exponential
-z = nl.ndarray(x.shape, dtype=np.float32, buffer=nl.sbuf)
-z[...] = nisa.tensor_scalar(data=y, op0=np.subtract, operand0=1.0, reverse0=True)
-nl.store(out, value=z)
-return out
-""",
-        normal(16, 32),
-    )
-    assert "nisa.activation(dst=y, op=nl.exp, data=t, scale=0.5)  # an exponential" in new
-    assert "nisa.tensor_scalar(dst=z, data=y, op0=nl.subtract, operand0=1.0, reverse0=True)" in new
-
-
 @pytest.mark.parametrize("expression", ["t + t", "t - 1.0", "2.0 * t", "t / 4", "1.0 / t", "t / t", "-t", "t * row"])
 def test_operators_between_tiles(expression: str) -> None:
     new = migrated(
@@ -143,41 +164,6 @@ def test_operators_between_tiles(expression: str) -> None:
         normal(16, 32) + 5,
     )
     assert "nisa." in new
-
-
-def test_a_tile_private_to_a_loop_is_allocated_there() -> None:
-    new = migrated(
-        """
-        out = nl.ndarray((4, 16, 32), dtype=np.float32, buffer=nl.shared_hbm)
-        a = nl.ndarray((4, nl.par_dim(16), 32), dtype=np.float32, buffer=nl.sbuf)
-        for i in nl.affine_range(4):
-            a[i] = nl.load(x[i])
-            nl.store(out[i], value=a[i])
-        return out
-        """,
-        normal(4, 16, 32),
-    )
-    lines = new.splitlines()
-    loop = next(k for k, line in enumerate(lines) if "for i in range(4):" in line)
-    assert "a = nl.ndarray((16, 32), dtype=nl.float32, buffer=nl.sbuf)" in lines[loop + 1]
-
-
-def test_what_does_not_fit_into_psum_goes_to_sbuf() -> None:
-    new = migrated(
-        """
-        out = nl.ndarray((6, 128, 512), dtype=np.float32, buffer=nl.shared_hbm)
-        t = nl.load(x[:, 0:128])
-        w = nl.load(x)
-        acc = nl.ndarray((6, nl.par_dim(128), 512), dtype=np.float32, buffer=nl.psum)
-        for i in nl.affine_range(6):
-            acc[i] = nisa.nc_matmul(t, w)
-        for i in nl.affine_range(6):
-            nl.store(out[i], value=nl.copy(acc[i]))
-        return out
-        """,
-        normal(128, 512),
-    )
-    assert "acc = nl.ndarray((128, 6, 512), dtype=nl.float32, buffer=nl.sbuf)" in new
 
 
 NO_MASK = {
@@ -201,21 +187,6 @@ def test_a_mask_that_holds_none_masks_nothing(statements: str) -> None:
     assert "nisa.tensor_tensor(dst=" in new and "if mask" not in new
 
 
-def test_a_mask_that_is_sometimes_none_needs_a_person() -> None:
-    migration = attempt(
-        """
-    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
-    p, f = nl.arange(16)[:, None], nl.arange(32)[None, :]
-    for i in nl.affine_range(2):
-        mask = None if i > 0 else p < 4
-        nl.store(out[p, f], value=nl.load(x[p, f]), mask=mask)
-    return out
-    """,
-        normal(16, 32),
-    )
-    assert [finding.rule for finding in migration.left] == ["mask"], migration.source
-
-
 @pytest.mark.parametrize(
     ("array", "dtype", "written"),
     [
@@ -235,19 +206,6 @@ def test_a_constant_has_its_arrays_type(array: str, dtype: str, written: str) ->
     migration = migrate_beta1(f"{head}TABLE = {array}\n\n\n@nki.jit{body}", "kernel", [normal(16, 32)])
     assert migration.done and migration.proven, migration.summary()
     assert written in migration.source
-
-
-def test_a_scan_and_the_number_it_starts_from() -> None:
-    new = migrated(
-        OUT
-        + """
-t = nl.load(x)
-nl.store(out, value=nisa.tensor_tensor_scan(t, t, initial=0, op0=np.multiply, op1=np.add))
-return out
-""",
-        normal(16, 32) * 0.5,
-    )
-    assert "op0=nl.multiply, op1=nl.add" in new
 
 
 def test_a_launch_grid_becomes_loops() -> None:
@@ -342,23 +300,6 @@ def test_a_kernel_that_differs_is_not_called_done(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(proving, "run_new", lambda *_: np.zeros((16, 16), np.float32))
     migration = attempt(OUT + "nl.store(out, value=nl.load(x))\nreturn out\n", normal(16, 16))
     assert not migration.done and migration.exit_code() == 1 and "DIFFERENT" in migration.proof
-
-
-def test_a_product_that_replaces_an_earlier_one_says_so() -> None:
-    new = migrated(
-        """
-        out = nl.ndarray((3, 16, 16), dtype=np.float32, buffer=nl.shared_hbm)
-        t = nl.load(x)
-        p = nl.ndarray((16, 16), dtype=np.float32, buffer=nl.psum)
-        for i in nl.affine_range(3):
-            p[...] = nisa.nc_matmul(t, t)
-            nl.store(out[i], value=nl.copy(p))
-        return out
-        """,
-        normal(16, 16),
-    )
-    assert "nisa.nc_matmul(dst=p, stationary=t, moving=t, accumulate=False)" in new
-    assert "# migrated for x [16, 16]" in new
 
 
 def test_nan_proves_nothing() -> None:

@@ -42,9 +42,7 @@ def put_in(deployment: Deployment) -> None:
     deployment.put_in(fitted(BOTH, there), there)
 
 
-def test_kernels_are_put_in_and_the_checkout_is_put_back_byte_for_byte(
-    deployment: Deployment, checkout: Path, work: Path
-) -> None:
+def test_kernels_are_put_in_and_the_checkout_is_put_back_byte_for_byte(deployment, checkout, work) -> None:
     before = picture(checkout)
     put_in(deployment)
     there = deployment.look()
@@ -137,9 +135,7 @@ def test_the_digest_is_of_the_users_files_while_ours_are_in_place(deployment: De
 
 
 @pytest.mark.slow
-def test_another_work_directory_is_told_whose_the_kernels_are(
-    runner: SshRunner, deployment: Deployment, checkout: Path, work: Path, tmp_path: Path
-) -> None:
+def test_another_work_directory_is_told_whose_the_kernels_are(runner, deployment, checkout, work, tmp_path) -> None:
     """Two users, or one with two of them: neither takes the other's kernels for the user's own files."""
     before, there = picture(checkout), deployment.look(files_of(BOTH))
     put_in(deployment)
@@ -238,9 +234,7 @@ def cut_each_request_once(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterat
 OPERATIONS = ("checkout_look", "checkout_place", "checkout_put_back")
 
 
-def test_a_link_that_drops_at_every_request_loses_nothing(
-    runner: SshRunner, deployment: Deployment, checkout: Path, cut_each_request_once: set[str]
-) -> None:
+def test_a_link_that_drops_at_every_request_loses_nothing(runner, deployment, checkout, cut_each_request_once) -> None:
     before = picture(checkout)
     runner.connect()
     put_in(deployment)

@@ -321,9 +321,7 @@ def test_a_benchmark_of_another_client_is_left_alone(model: Model) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [False, True])
-def test_an_interruption_ends_the_harness_and_puts_the_checkout_back(
-    model: Model, monkeypatch: pytest.MonkeyPatch, damaged: bool
-) -> None:
+def test_an_interruption_ends_the_harness_and_puts_the_checkout_back(model, monkeypatch, damaged) -> None:
     """Or says that it could not."""
     model.says(kernels={"waits": str(model.folder / "never")})
     follow: Callable[..., None] = Benchmark._follow

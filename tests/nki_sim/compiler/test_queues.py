@@ -84,9 +84,7 @@ def vector_rows(timeline: Timeline) -> np.ndarray:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([4, 6, 14]), st.sampled_from([2, 8, 64]))
-def test_nothing_comes_before_what_it_waits_for_and_other_queues_keep_their_order(
-    seed: int, rotating: bool, space: int, reach: int
-) -> None:
+def test_nothing_comes_before_what_it_waits_for_and_other_queues_keep_their_order(seed, rotating, space, reach) -> None:
     machine = replace(TRN2, sbuf_partition_bytes=space * TILE_BYTES, reorder_reach=reach)
     program = rotating_tiles(seed) if rotating else shared_tiles(seed, 40, 0.4)
     program = with_spills(program, machine)

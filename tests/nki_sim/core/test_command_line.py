@@ -78,9 +78,7 @@ def transform_nki_outputs(result, reference):
 """
 
 
-def test_run_shows_what_the_kernel_computes_beside_what_its_reference_says(
-    kernel: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_run_shows_what_the_kernel_computes_beside_what_its_reference_says(kernel, tmp_path, capsys) -> None:
     problem = tmp_path / "scale_reference.py"
     problem.write_text(REFERENCE)
     assert main(["run", str(kernel), "--problem", str(problem)]) == 0
@@ -217,9 +215,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("arguments, status, message", MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_line_and_an_exit_code(
-    kernel: Path, capsys: Any, arguments: list[str], status: int, message: str
-) -> None:
+def test_a_mistake_is_one_line_and_an_exit_code(kernel, capsys, arguments, status, message) -> None:
     assert main([argument.replace("{kernel}", str(kernel)) for argument in arguments]) == status
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1

@@ -85,9 +85,7 @@ def test_the_environment_gives_the_degree(monkeypatch: pytest.MonkeyPatch) -> No
     ("degree", "flags", "brackets"),
     [("2", "", 1), ("1", "", 2), ("", "--lnc 2", None), ("1", "--logical-nc-config=2", None), ("", "--lnc=1", 2)],
 )
-def test_degrees_that_differ_are_refused_as_by_the_compiler(
-    degree: str, flags: str, brackets: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_degrees_that_differ_are_refused_as_by_the_compiler(degree, flags, brackets, monkeypatch) -> None:
     monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", degree)
     monkeypatch.setenv("NEURON_CC_FLAGS", flags)
     kernel = jit(moved)

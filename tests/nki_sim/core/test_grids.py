@@ -61,9 +61,7 @@ def test_a_tensor_goes_through_tiles_unchanged(rows: int, columns: int, tile: tu
 
 
 @given(ROWS, COLUMNS, TILES, BLOCKS, st.data())
-def test_a_selection_is_the_slice_of_its_elements(
-    rows: int, columns: int, tile: tuple[int, int], block: tuple[int, int], data: st.DataObject
-) -> None:
+def test_a_selection_is_the_slice_of_its_elements(rows, columns, tile, block, data) -> None:
     step = (tile[0] * block[0], tile[1] * block[1])
 
     def kernel(a: Any) -> Any:
@@ -92,9 +90,7 @@ def test_a_selection_is_the_slice_of_its_elements(
 
 
 @given(ROWS, COLUMNS, TILES)
-def test_a_row_of_tiles_on_chip_is_one_access_pattern_and_a_column_is_not(
-    rows: int, columns: int, tile: tuple[int, int]
-) -> None:
+def test_a_row_of_tiles_on_chip_is_one_access_pattern_and_a_column_is_not(rows, columns, tile) -> None:
     def kernel(a: Any) -> Any:
         out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
         source, target = nl.tiles(a, tile_shape=tile), nl.tiles(out, tile_shape=tile)
@@ -111,9 +107,7 @@ def test_a_row_of_tiles_on_chip_is_one_access_pattern_and_a_column_is_not(
 
 
 @given(st.integers(1, 3), ROWS, COLUMNS, TILES, st.sampled_from([nl.sbuf, nl.shared_hbm]))
-def test_leading_dimensions_stay_untiled(
-    slabs: int, rows: int, columns: int, tile: tuple[int, int], buffer: Any
-) -> None:
+def test_leading_dimensions_stay_untiled(slabs, rows, columns, tile, buffer) -> None:
     def kernel(a: Any) -> Any:
         out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
         source, target = nl.tiles(a, tile_shape=tile), nl.tiles(out, tile_shape=tile)

@@ -238,7 +238,7 @@ def test_python_cannot_have_its_value(use: Callable[[Any], Any], says: str, numb
     assert isinstance(caught.value, DeviceValueMisused) and caught.value.file == __file__
 
 
-def tile(dtype: Any = nl.int32, shape: tuple[int, ...] = (1, 1), buffer: Any = SBUF) -> Any:
+def tile(dtype: Any = nl.int32, shape: tuple[int, ...] = (1, 1), buffer: Any = nl.sbuf) -> Any:
     return nl.ndarray(shape, dtype, buffer=buffer)
 
 

@@ -19,22 +19,10 @@ from nki_sim.nki import language as nl
 FEW = settings(max_examples=40, deadline=None)
 partitions = st.integers(1, 128)
 
-BINARY = {
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
-    "logical_xor": np.logical_xor,
-}
+ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
+COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
+LOGICAL = ("logical_and", "logical_or", "logical_xor")
+BINARY = {name: getattr(np, name) for name in (*ARITHMETIC, *COMPARISONS, *LOGICAL)}
 UNARY = {"abs": np.abs, "square": np.square, "relu": lambda x: np.maximum(x, 0)}
 BITS = {"bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor}
 
@@ -153,15 +141,7 @@ def test_right_shift_is_logical(data: st.DataObject, p: int, dtype: str, by: int
     vectors=st.tuples(st.booleans(), st.booleans()),
     reverses=st.tuples(st.booleans(), st.booleans()),
 )
-def test_tensor_scalar_applies_two_operators(
-    data: st.DataObject,
-    p: int,
-    free: tuple[int, ...],
-    op0: str,
-    op1: str | None,
-    vectors: tuple[bool, bool],
-    reverses: tuple[bool, bool],
-) -> None:
+def test_tensor_scalar_applies_two_operators(data, p, free, op0, op1, vectors, reverses) -> None:
     src, dst = data.draw(tiles(p, free, DTYPES)), data.draw(tiles(p, free, FLOATS))
     columns = [column(p, data.draw(st.integers(0, 999))) for _ in range(2)]
     numbers = [0.5, -1.25]
@@ -210,16 +190,7 @@ def test_unary_operators_need_no_operand(data: st.DataObject, p: int, free: tupl
     scale_dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
     reverses=st.tuples(st.booleans(), st.booleans()),
 )
-def test_scalar_tensor_tensor(
-    data: st.DataObject,
-    p: int,
-    free: tuple[int, ...],
-    op0: str,
-    op1: str,
-    vector: bool,
-    scale_dtype: str,
-    reverses: tuple[bool, bool],
-) -> None:
+def test_scalar_tensor_tensor(data, p, free, op0, op1, vector, scale_dtype, reverses) -> None:
     src = data.draw(tiles(p, free))
     other = data.draw(tiles(p, free, psum=False if src.psum else None))
     dst = data.draw(tiles(p, free))
@@ -314,9 +285,7 @@ def test_activation_functions(op: str, data: st.DataObject, p: int, free: tuple[
     scale_is_tile=st.booleans(),
     bias=st.sampled_from(["none", "number", "tile"]),
 )
-def test_activation_scales_then_adds_then_applies(
-    data: st.DataObject, p: int, free: tuple[int, ...], scale_is_tile: bool, bias: str
-) -> None:
+def test_activation_scales_then_adds_then_applies(data, p, free, scale_is_tile, bias) -> None:
     src, dst = data.draw(tiles(p, free)), data.draw(tiles(p, free))
     scale, shift = column(p, 3, 0.1, 0.9), column(p, 4, -1, 1, data.draw(st.sampled_from(sorted(FLOATS))))
     a = along(scale.values(), len(src.shape)) if scale_is_tile else 0.75

@@ -20,9 +20,7 @@ COMMAND = nisa.reduce_cmd
 
 @FEW
 @given(data=st.data(), p=partitions, free=free_shapes(ndim=4), op=st.sampled_from(sorted(REDUCE)), negate=st.booleans())
-def test_tensor_reduce_over_trailing_dimensions(
-    data: st.DataObject, p: int, free: tuple[int, ...], op: str, negate: bool
-) -> None:
+def test_tensor_reduce_over_trailing_dimensions(data, p, free, op, negate) -> None:
     src = data.draw(tiles(p, free, low=0.5, high=1.5))
     count = data.draw(st.integers(1, len(free)))
     axes = tuple(range(len(free) + 1 - count, len(free) + 1))
@@ -149,14 +147,7 @@ SCAN = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum"
     reverses=st.tuples(st.booleans(), st.booleans()),
     start=st.sampled_from([0.0, 0.5, "tile"]),
 )
-def test_scan_feeds_each_element_the_one_before(
-    data: st.DataObject,
-    p: int,
-    free: tuple[int, ...],
-    ops: tuple[str, str],
-    reverses: tuple[bool, bool],
-    start: float | str,
-) -> None:
+def test_scan_feeds_each_element_the_one_before(data, p, free, ops, reverses, start) -> None:
     first = data.draw(tiles(p, free, low=-0.9, high=0.9))
     second = data.draw(tiles(p, free, psum=False if first.psum else None, low=-0.9, high=0.9))
     dst = data.draw(tiles(p, free, ["float32"]))
@@ -478,9 +469,7 @@ def _affine(p: int, pattern: list[tuple[int, int]], offset: int, multiplier: int
     multiplier=st.integers(-9, 9),
     dtype=st.sampled_from(["int32", "float32", "bfloat16", "uint8"]),
 )
-def test_iota(
-    data: st.DataObject, p: int, pattern: list[tuple[int, int]], offset: int, multiplier: int, dtype: str
-) -> None:
+def test_iota(data, p, pattern, offset, multiplier, dtype) -> None:
     want = _affine(p, pattern, offset, multiplier)
     dst = data.draw(tiles(p, want.shape[1:], [dtype], psum=False, views=("whole", "offset", "strided")))
     check(
@@ -500,9 +489,7 @@ def test_iota(
     multiplier=st.integers(-3, 3),
     op=st.sampled_from(["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]),
 )
-def test_affine_select(
-    data: st.DataObject, p: int, pattern: list[tuple[int, int]], offset: int, multiplier: int, op: str
-) -> None:
+def test_affine_select(data, p, pattern, offset, multiplier, op) -> None:
     values = _affine(p, pattern, offset, multiplier)
     src = data.draw(tiles(p, values.shape[1:], psum=False))
     dst = data.draw(tiles(p, values.shape[1:], psum=False))

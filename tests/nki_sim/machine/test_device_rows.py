@@ -26,16 +26,8 @@ from nki_sim.nki import language as nl
 from nki_sim.program.program import Program, Template
 from tests.slow import without
 
-FAMILIES = (
-    "blocked_fp32",
-    "ladder_fp32",
-    "qwen_bf16",
-    "kda_beta1",
-    "streams",
-    "attention_fp32",
-    "token_scoring",
-    "lm_head",
-)
+IN_FLOAT32 = tuple(f"{name}_fp32" for name in ("blocked", "ladder", "attention"))
+FAMILIES = (*IN_FLOAT32, "qwen_bf16", "kda_beta1", "streams", "token_scoring", "lm_head")
 
 K, M, N = 512, 256, 1024
 HALF, LENGTH = 64, 2048

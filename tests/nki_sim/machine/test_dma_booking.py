@@ -76,9 +76,7 @@ AFTER_IT_GAVE_WAY += [(0.0, 0, 15, 1.0, False)] * 4
 @settings(max_examples=60, deadline=None)
 @given(transfers(), st.floats(100, 2000))
 @example(AFTER_IT_GAVE_WAY, 178.0)
-def test_a_transfer_never_starts_early_nor_outruns_its_engines(
-    requests: list[tuple[float, int, int, float, bool]], slice_ns: float
-) -> None:
+def test_a_transfer_never_starts_early_nor_outruns_its_engines(requests, slice_ns) -> None:
     pool = Backfilling(ENGINES, slice_ns)
     work = [0.0] * ENGINES
     latest = 0.0
@@ -94,9 +92,7 @@ def test_a_transfer_never_starts_early_nor_outruns_its_engines(
 
 @settings(max_examples=60, deadline=None)
 @given(transfers(), st.floats(100, 2000))
-def test_with_full_width_transfers_filling_gaps_is_never_later(
-    requests: list[tuple[float, int, int, float, bool]], slice_ns: float
-) -> None:
+def test_with_full_width_transfers_filling_gaps_is_never_later(requests, slice_ns) -> None:
     filled, in_order = Backfilling(ENGINES, slice_ns), 0.0
     for earliest, _, _, duration, outward in requests:
         in_order = max(in_order, earliest) + duration

@@ -93,66 +93,37 @@ ISSUE, SCALAR_ISSUE = TRN2.vector_issue_cycles, TRN2.scalar_issue_cycles
 PSUM_ISSUE = TRN2.vector_psum_issue_cycles
 
 
-@pytest.mark.parametrize(
-    ("body", "engine", "ns"),
-    [
-        (lambda: nisa.tensor_tensor(tile(), tile(), tile(), nl.add), "vector", (512 + ISSUE) * VECTOR_CYCLE),
-        (lambda: nisa.tensor_tensor(tile(4), tile(4), tile(4), nl.add), "vector", (64 + ISSUE) * VECTOR_CYCLE),
-        (
-            lambda: nisa.tensor_tensor(*(tile(512, nl.bfloat16) for _ in range(3)), nl.add),
-            "vector",
-            (256 + ISSUE) * VECTOR_CYCLE,
-        ),
-        (
-            lambda: nisa.tensor_copy(dst=tile(512, nl.bfloat16), src=tile(512, nl.bfloat16)),
-            "vector",
-            (128 + ISSUE) * VECTOR_CYCLE,
-        ),
-        (
-            lambda: nisa.tensor_copy(dst=tile(512, nl.bfloat16), src=tile(512, nl.bfloat16, nl.psum)),
-            "vector",
-            (256 + PSUM_ISSUE) * VECTOR_CYCLE,
-        ),
-        (lambda: nisa.tensor_copy(dst=tile(), src=tile(buffer=nl.psum)), "vector", (512 + PSUM_ISSUE) * VECTOR_CYCLE),
-        (lambda: nisa.reciprocal(dst=tile(128), data=tile(128)), "vector", (8 * 128 + ISSUE) * VECTOR_CYCLE),
-        (lambda: nisa.activation(dst=tile(), op=nl.exp, data=tile()), "scalar", (512 + SCALAR_ISSUE) * SCALAR_CYCLE),
-        (
-            lambda: nisa.activation(
-                dst=tile(),
-                op=nl.exp,
-                data=tile(),
-                reduce_op=nl.add,
-                reduce_res=tile(1),
-                reduce_cmd=nisa.reduce_cmd.reset_reduce,
-            ),
-            "scalar",
-            (512 + 64 + SCALAR_ISSUE) * SCALAR_CYCLE,
-        ),
-        (
-            lambda: nisa.tensor_tensor(tile(), tile(), tile(), nl.add, engine=nisa.engine.gpsimd),
-            "gpsimd",
-            (512 + 150) * GPSIMD_CYCLE,
-        ),
-    ],
-    ids=[
-        "tensor_tensor",
-        "short",
-        "all bf16",
-        "copy bf16",
-        "copy bf16 from psum",
-        "copy fp32 from psum",
-        "reciprocal",
-        "activation",
-        "activation with sum",
-        "gpsimd",
-    ],
-)
-def test_elementwise_instructions_follow_the_published_formulas(
-    body: Callable[[], Any], engine: str, ns: float
-) -> None:
+def added(dtype: Any, columns: int = 512, **options: Any) -> Callable[[], Any]:
+    return lambda: nisa.tensor_tensor(*(tile(columns, dtype) for _ in range(3)), nl.add, **options)
+
+
+def copied(dtype: Any, out_of: Any) -> Callable[[], Any]:
+    return lambda: nisa.tensor_copy(dst=tile(512, dtype), src=tile(512, dtype, out_of))
+
+
+SUMMED = {"reduce_op": nl.add, "reduce_cmd": nisa.reduce_cmd.reset_reduce}
+ELEMENTWISE = {
+    "tensor_tensor": (added(nl.float32), "vector", (512 + ISSUE) * VECTOR_CYCLE),
+    "short": (added(nl.float32, 4), "vector", (64 + ISSUE) * VECTOR_CYCLE),
+    "all bf16": (added(nl.bfloat16), "vector", (256 + ISSUE) * VECTOR_CYCLE),
+    "copy bf16": (copied(nl.bfloat16, nl.sbuf), "vector", (128 + ISSUE) * VECTOR_CYCLE),
+    "copy bf16 from psum": (copied(nl.bfloat16, nl.psum), "vector", (256 + PSUM_ISSUE) * VECTOR_CYCLE),
+    "copy fp32 from psum": (copied(nl.float32, nl.psum), "vector", (512 + PSUM_ISSUE) * VECTOR_CYCLE),
+    "reciprocal": (lambda: nisa.reciprocal(tile(128), tile(128)), "vector", (8 * 128 + ISSUE) * VECTOR_CYCLE),
+    "activation": (lambda: nisa.activation(tile(), nl.exp, tile()), "scalar", (512 + SCALAR_ISSUE) * SCALAR_CYCLE),
+    "activation with sum": (
+        lambda: nisa.activation(tile(), nl.exp, tile(), reduce_res=tile(1), **SUMMED),
+        "scalar",
+        (512 + 64 + SCALAR_ISSUE) * SCALAR_CYCLE,
+    ),
+    "gpsimd": (added(nl.float32, engine=nisa.engine.gpsimd), "gpsimd", (512 + 150) * GPSIMD_CYCLE),
+}
+
+
+@pytest.mark.parametrize(("body", "engine", "ns"), ELEMENTWISE.values(), ids=ELEMENTWISE)
+def test_elementwise_instructions_follow_the_published_formulas(body, engine, ns) -> None:
     paid = price(body)
-    assert paid.resource == engine
-    assert paid.busy_ns == pytest.approx(ns)
+    assert (paid.resource, paid.busy_ns) == (engine, pytest.approx(ns))
 
 
 def test_a_wide_stride_in_sbuf_halves_the_rate() -> None:
@@ -216,9 +187,7 @@ def per_row_ns(nbytes: int) -> float:
     ("columns", "partitions", "engines", "rows_on_busiest"),
     [(512, 128, 16, 8), (512, 64, 8, 8), (512, 8, 1, 8), (512, 1, 1, 1), (16, 128, 16, 8)],
 )
-def test_rows_are_dealt_to_engines_by_partition(
-    columns: int, partitions: int, engines: int, rows_on_busiest: int
-) -> None:
+def test_rows_are_dealt_to_engines_by_partition(columns, partitions, engines, rows_on_busiest) -> None:
     moved = transfer(columns, partitions)
     assert (moved.first_engine, moved.last_engine) == (0, engines - 1)
     assert moved.rows == partitions

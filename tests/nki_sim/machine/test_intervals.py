@@ -184,9 +184,7 @@ def test_no_more_than_a_tenth_of_rows_left_out_lie_beyond_either_end() -> None:
         (["inside"] * 7 + ["faster"] + ["slower"] * 2, False),
     ],
 )
-def test_a_level_that_is_missed_or_on_one_side_is_told(
-    sides: list[Any], holds: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_level_that_is_missed_or_on_one_side_is_told(sides, holds, capsys) -> None:
     rows = [replace(row(family, k, 1.0), side=side) for family in "ab" for k, side in enumerate(sides)]
     found = timing_intervals.coverage(rows)
     assert found is not None and found.holds is holds

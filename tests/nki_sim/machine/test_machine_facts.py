@@ -51,9 +51,7 @@ def test_a_fitted_number_names_the_rows_it_was_fitted_to() -> None:
     ],
     ids=["trn2", "trn1", "trn3"],
 )
-def test_the_peak_rates_follow_from_the_numbers(
-    core: Machine, bf16: float, fp32: float, vector: float, dma: float
-) -> None:
+def test_the_peak_rates_follow_from_the_numbers(core, bf16, fp32, vector, dma) -> None:
     assert core.matmul_bf16_flops_per_ns == pytest.approx(bf16, rel=1e-3)
     assert core.matmul_fp32_flops_per_ns == pytest.approx(fp32, rel=1e-3)
     assert core.vector_pool_ops_per_ns == pytest.approx(vector, rel=1e-3)

@@ -21,27 +21,12 @@ from nki_sim.timing.cost import RESOURCES
 from nki_sim.timing.schedule import schedule
 from nki_sim.tracing.session import TensorSpec
 
-NKIBENCH = (
-    "latency",
-    "hbm_read_bytes",
-    "hbm_write_bytes",
-    "psum_read_bytes",
-    "psum_write_bytes",
-    "sbuf_read_bytes",
-    "sbuf_write_bytes",
-    "spill_reload_bytes",
-    "spill_save_bytes",
-    "hardware_flops",
-    "transpose_flops",
-    "peak_flops_bandwidth_ratio",
-    "mm_arithmetic_intensity",
-    "hfu_estimated_percent",
-    "scalar_engine_active_time_percent",
-    "vector_engine_active_time_percent",
-    "gpsimd_engine_active_time_percent",
-    "tensor_engine_active_time_percent",
-    "dma_active_time",
-)
+NKIBENCH = [
+    *(f"{memory}_{way}_bytes" for memory in ("hbm", "psum", "sbuf") for way in ("read", "write")),
+    *(f"{engine}_engine_active_time_percent" for engine in ("scalar", "vector", "gpsimd", "tensor")),
+    *("spill_reload_bytes", "spill_save_bytes", "hardware_flops", "transpose_flops", "mm_arithmetic_intensity"),
+    *("latency", "peak_flops_bandwidth_ratio", "hfu_estimated_percent", "dma_active_time"),
+]
 
 ALL_LOADS = replace(TRN2, reload_window_bytes=0)
 """On it, every load that a kernel asks for is carried out."""

@@ -111,9 +111,7 @@ FASTER = (
 
 @settings(max_examples=15, deadline=None)
 @given(small_programs(), st.sampled_from(FASTER), st.floats(1.01, 8))
-def test_a_higher_clock_or_bandwidth_never_raises_the_resource_bound(
-    program: Program, name: str, factor: float
-) -> None:
+def test_a_higher_clock_or_bandwidth_never_raises_the_resource_bound(program, name, factor) -> None:
     faster = replace(TRN2, **{name: getattr(TRN2, name) * factor})
     assert time(program, faster).resource_bound_us <= time(program).resource_bound_us * (1 + 1e-12)
 

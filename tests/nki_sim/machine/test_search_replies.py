@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import CheckFailure, Incorrect
 from accelopt_core.ports import Message, ModelReply, ModelRequest, Role, Usage
@@ -50,9 +48,7 @@ TWO_RUNS = (
 )
 
 
-def test_a_thin_pool_is_counted_and_not_replayed_and_a_rich_one_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_thin_pool_is_counted_and_not_replayed_and_a_rich_one_is(tmp_path, capsys) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before {search_replies.BEGIN}\nold\n{search_replies.END} after", encoding="utf-8")
     runs = tmp_path / "runs"
