@@ -82,9 +82,6 @@ def test_only_what_was_decided_changes_the_machine_and_it_says_where_that_comes_
     assert machine_facts(TRN2).priced_from == "fitted to published measurements"
 
 
-# --- for whom ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("machine", "installed", "found"),
     [
@@ -99,9 +96,6 @@ def test_a_device_finds_its_own(machine: str, installed: Installed, found: bool,
     assert (Calibrations(folder).for_device(machine, installed) is not None) is found
     assert Calibrations(folder, shipped=True).for_device(machine, installed) is None
     assert Calibrations(folder).for_simulator(machine) is None, "a simulated machine is as shipped unless asked"
-
-
-# --- what is not believed ---------------------------------------------------------------------------
 
 
 def _constant(**changes: Any) -> Callable[[dict[str, Any]], object]:
@@ -162,8 +156,6 @@ def test_a_job_with_a_calibration_that_is_none_is_refused(changes: dict[str, Any
         from_json(data)
 
 
-# --- what it reaches --------------------------------------------------------------------------------
-
 SLOWER = record().calibration()
 
 
@@ -211,9 +203,6 @@ def test_a_calibration_travels_with_its_job_and_parts_it_from_others() -> None:
     assert wire.decode_job(wire.encode_job(job)) == job
     keys = {request_key(request, "simulator", "trn2", calibration) for calibration in (None, SLOWER)}
     assert len(keys) == 2 and request_key(request, "simulator", "trn2") in keys
-
-
-# --- on the command line ----------------------------------------------------------------------------
 
 
 @pytest.mark.slow

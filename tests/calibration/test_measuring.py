@@ -111,9 +111,6 @@ def test_a_row_torn_by_a_crash_is_measured_again(cut: int, tmp_path: Path) -> No
     assert [row.kernel for row in RowFile(path).read()] == names(FEW[:3])
 
 
-# --- the whole way ----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the constants of transfers: a second in place of ten."""

@@ -240,9 +240,6 @@ def test_a_tile_too_large_for_sbuf_is_kept_in_hbm_and_that_is_said() -> None:
     assert [finding.rule for finding in migration.findings if finding.rule == "spills"]
 
 
-# --- what needs a person ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("rule", "body"),
     [

@@ -197,9 +197,6 @@ def test_links_and_files_that_are_not_there_are_refused(deployment: Deployment, 
     assert picture(elsewhere) == before
 
 
-# --- the link drops -------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def cut_each_request_once(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     """Every operation on a checkout loses its link after it was sent whole, and once before its answer is read."""
@@ -243,8 +240,6 @@ def test_a_link_that_drops_at_every_request_loses_nothing(runner, deployment, ch
     assert picture(checkout) == before
     assert cut_each_request_once == {f"{name}, {when}" for name in OPERATIONS for when in ("sent half", "answered")}
 
-
-# --- the host's own process is killed -----------------------------------------------------------------
 
 TOUCHING = ("open", "replace", "unlink", "utime", "rmdir", "makedirs")
 """Functions of `os` that the agent changes files by."""

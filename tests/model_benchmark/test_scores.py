@@ -108,9 +108,6 @@ def test_what_cannot_be_a_report_is_refused_by_name(name: str, change: Change, s
         ALL.figures(changed(FILES, name, change), READ)
 
 
-# --- how it is started ------------------------------------------------------------------------------
-
-
 def test_each_run_compiles_into_its_own_folder_and_leaves_its_files_there() -> None:
     command = harness_of("nki-moe", "--qwen qwen_with_nki --seq-len 64", "").command("/py", "/their/checkout", READ)
     words = " ".join(command.argv)
@@ -140,9 +137,6 @@ def test_each_run_compiles_into_its_own_folder_and_leaves_its_files_there() -> N
 def test_what_cannot_run_is_said_before_it_is_tried(flags: str, read: Any, said: str) -> None:
     with pytest.raises(BadHarness, match=said):
         harness_of("nki-moe", flags, "").command("/py", "/c", read)
-
-
-# --- a command of the user's own --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -210,8 +204,6 @@ def test_each_format_refuses_what_it_cannot_mean(reader: reports.Reader, report:
     with pytest.raises(ReportInvalid, match=said):
         reader("report.json", json.dumps(report).encode())
 
-
-# --- what follows -----------------------------------------------------------------------------------
 
 BEFORE = Figures(Accuracy.UNCHECKED, 100.0, 50.0, per_token_ms=2.0, answer_tokens=128.0)
 

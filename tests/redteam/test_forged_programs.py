@@ -87,8 +87,6 @@ def test_what_is_refused_for_what_it_says_is_not_even_executed(name: str) -> Non
         _checked(forged(NOT_WHAT_THEY_SAY[name]), lines_with_code(EVERYTHING), MACHINES["trn2"])
 
 
-# --- the same by way of a candidate's process, here and over SSH -------------------------------------------
-
 SENT = {
     name: change
     for name, change in {**NOT_WHAT_THEY_SAY, **USED_UP}.items()
@@ -115,9 +113,6 @@ def here() -> Iterator[LocalTarget]:
 @pytest.mark.parametrize("name", SENT)
 def test_a_candidate_that_leaves_it_is_refused_here(here: LocalTarget, name: str) -> None:
     assert_refused(here.evaluate(asked(name), lambda step, detail: None))
-
-
-# --- the judge's own limits -----------------------------------------------------------------------------------
 
 
 def test_the_memory_of_a_judge_is_limited_while_it_judges_and_not_after() -> None:

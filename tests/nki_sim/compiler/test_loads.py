@@ -119,9 +119,6 @@ def test_with_explicit_edges_nothing_is_left_out_and_nothing_moves() -> None:
     assert (np.diff(order_of_need(program)) == 1).all()
 
 
-# --- order ----------------------------------------------------------------------------------------
-
-
 def in_order_of_need(program: Program) -> list[int]:
     return order_of_need(program).tolist()
 

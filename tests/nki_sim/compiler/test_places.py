@@ -103,9 +103,6 @@ def test_where_memory_is_short_a_tile_follows_the_one_of_its_size_that_has_been_
     assert [places.of_row(row) for row in rows] == [set() if k < 4 else {tiles[k - 4]} for k in range(8)]
 
 
-# --- where SBUF is short --------------------------------------------------------------------------
-
-
 def slices(order: Sequence[int], products: bool = False) -> Program:
     """Two tiles after each other, loaded in four slices in this order; every slice has a reader of its own."""
 
@@ -184,9 +181,6 @@ def test_psum_takes_the_bank_that_fell_free_first() -> None:
     assert places.of_row(rows[banks]) == {places.written_by(rows[2])}
 
 
-# --- placed tiles ---------------------------------------------------------------------------------
-
-
 def test_a_placed_tile_waits_for_all_whose_bytes_it_takes() -> None:
     addresses = ((0, 0, 128), (0, 0, 64), (0, 256, 64), (0, 512, 64))  # partition, byte, columns
 
@@ -200,9 +194,6 @@ def test_a_placed_tile_waits_for_all_whose_bytes_it_takes() -> None:
     rows = places.rows("memset")
     first = places.written_by(rows[0])
     assert [places.of_row(row) for row in rows] == [set(), {first}, {first}, set()]
-
-
-# --- any program ----------------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None)

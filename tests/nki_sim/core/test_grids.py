@@ -39,9 +39,6 @@ def cells(grid: Any) -> list[tuple[int, ...]]:
     return list(np.ndindex(*grid.shape))
 
 
-# --- they select what slices select -----------------------------------------------------------------
-
-
 @given(ROWS, COLUMNS, TILES, st.sampled_from([nl.sbuf, nl.shared_hbm, nl.private_hbm]))
 def test_a_tensor_goes_through_tiles_unchanged(rows: int, columns: int, tile: tuple[int, int], buffer: Any) -> None:
     def kernel(a: Any) -> Any:
@@ -123,9 +120,6 @@ def test_leading_dimensions_stay_untiled(slabs, rows, columns, tile, buffer) -> 
     np.testing.assert_array_equal(both_ways(kernel, array), array)
 
 
-# --- they allocate once and issue nothing -----------------------------------------------------------
-
-
 def test_one_allocation_and_no_instruction() -> None:
     def kernel(a: Any) -> Any:
         before = (len(current().allocations), current().issued)
@@ -143,9 +137,6 @@ def test_one_allocation_and_no_instruction() -> None:
         return nl.zeros((1, 1), nl.float32, buffer=nl.shared_hbm)
 
     nki_sim.trace(kernel, TensorSpec((2, 2), dtypes.float32))
-
-
-# --- what is refused --------------------------------------------------------------------------------
 
 
 def alloc(**changed: Any) -> Any:

@@ -48,9 +48,6 @@ def copy(a: Any) -> Any:
     return out
 
 
-# --- arguments and results ----------------------------------------------------------------------------
-
-
 def test_arrays_are_found_wherever_they_are_in_the_arguments() -> None:
     @dataclass
     class Config(nl.NKIObject):
@@ -175,9 +172,6 @@ def test_the_target_generation_follows_the_environment(monkeypatch: pytest.Monke
         nki_sim.trace(copy, spec(4, 8))
 
 
-# --- schedules ----------------------------------------------------------------------------------------
-
-
 def test_scheduling_edges_come_from_handles_names_and_blocks() -> None:
     @jit
     def kernel(a: Any) -> Any:
@@ -196,9 +190,6 @@ def test_scheduling_edges_come_from_handles_names_and_blocks() -> None:
         nki_sim.trace(kernel.with_schedule([("z", "x")]), spec(4, 8))
     with pytest.raises(NkiValidationError, match="issued after"):
         nki_sim.trace(kernel.with_schedule([("x", "y")]), spec(4, 8))
-
-
-# --- dynamic access -----------------------------------------------------------------------------------
 
 
 @jit
@@ -237,9 +228,6 @@ def test_a_scalar_index_selects_on_the_device_and_is_checked_there() -> None:
     for bad in (3, -1):
         with pytest.raises(OutOfBounds, match=str(bad)):
             simulate(kernel)(data, np.array([[bad]], np.int32))
-
-
-# --- registers and device loops -----------------------------------------------------------------------
 
 
 @jit
@@ -354,9 +342,6 @@ def test_branching_on_a_register_works_with_numbers_and_is_refused_while_tracing
         nki_sim.trace(kernel, spec(4, 8))
 
 
-# --- two cores ----------------------------------------------------------------------------------------
-
-
 @jit
 def swap_halves(a: Any) -> Any:
     """Each core loads its half, sends it to the other, and stores what it receives."""
@@ -394,9 +379,6 @@ def test_a_core_that_waits_for_nobody_is_a_named_deadlock() -> None:
         simulate(kernel[2])(ramp(4, 8))
     with pytest.raises(NkiValidationError, match="deadlock"):
         execute(nki_sim.trace(kernel[2], spec(4, 8)), [ramp(4, 8)])
-
-
-# --- the stand-in package -----------------------------------------------------------------------------
 
 
 def test_install_makes_nki_the_simulator_under_all_its_names() -> None:

@@ -40,8 +40,6 @@ def both_ways(kernel: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
     return executed
 
 
-# --- arithmetic -------------------------------------------------------------------------------------
-
 Expression = Callable[[list[Any]], Any]
 """From leaves (scalars, or NumPy integers of their width) to a value."""
 Expressions = st.SearchStrategy[Expression]
@@ -122,9 +120,6 @@ def test_a_scalar_goes_through_sbuf() -> None:
         np.testing.assert_array_equal(both_ways(kernel, number), [[7, number[0, 0], np.iinfo(width).max, 7]])
 
 
-# --- addresses and loops ----------------------------------------------------------------------------
-
-
 def row(tensor: Any, i: Any) -> Any:
     return tensor.ap([[WIDTH, 1], [1, WIDTH]], scalar_offset=i, indirect_dim=0)
 
@@ -199,8 +194,6 @@ def test_a_loop_and_its_address_arithmetic_are_recorded_counted_and_priced() -> 
     assert profile.measure(program, passes=passes).latency_us > 0
     assert MACHINES["trn2"].sources["scalar_arithmetic_ns"].confidence == "prior", "no row shows it"
 
-
-# --- what has no value ------------------------------------------------------------------------------
 
 MISUSES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "if": (lambda s: 1 if s else 2, "in if"),

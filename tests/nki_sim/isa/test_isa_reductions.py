@@ -255,9 +255,6 @@ def test_bn_stats_separates_even_and_odd_elements() -> None:
     check(lambda d, a: nisa.bn_stats(dst=d, data=a), [src], [dst], [np.stack(want, axis=1)], tolerance=1e-5)
 
 
-# --- searches -------------------------------------------------------------------------------------
-
-
 @FEW
 @given(data=st.data(), p=partitions, n=st.integers(8, 60))
 def test_max8_sorts_the_largest(data: st.DataObject, p: int, n: int) -> None:
@@ -364,8 +361,6 @@ def test_sequence_bounds_mark_runs_and_padding() -> None:
 
     assert nki_sim.simulate(kernel)(ids).tolist() == [[[0, 0, 0, 3, 3, 8, 8, 7], [3, 3, 3, 5, 5, -1, -1, 8]]]
 
-
-# --- selections -----------------------------------------------------------------------------------
 
 COMPARE = {
     "equal": np.equal,
@@ -523,9 +518,6 @@ def test_partition_reduce(data: st.DataObject, p: int, free: tuple[int, ...], op
         [want],
         tolerance=1e-4,
     )
-
-
-# --- random numbers -------------------------------------------------------------------------------
 
 
 def _random(seed: int | None, engine: nisa.engine = nisa.engine.vector):

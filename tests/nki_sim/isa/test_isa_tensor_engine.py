@@ -204,9 +204,6 @@ def test_dma_compute_adds_in_float32(data: st.DataObject, p: int, free: tuple[in
     )
 
 
-# --- indirect access ------------------------------------------------------------------------------
-
-
 def _gathering(mode):
     def kernel(table, indices):
         rows, width = indices.shape[0], table.shape[1]

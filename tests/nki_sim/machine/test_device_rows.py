@@ -48,9 +48,6 @@ def error(result: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
 
 
-# --- what they compute ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -164,9 +161,6 @@ def test_an_unknown_form_of_attention_is_refused() -> None:
         small.attention(3, 96, 32)
 
 
-# --- the rows -------------------------------------------------------------------------------------
-
-
 def test_every_measured_row_is_there_once() -> None:
     """All but the compiler's own matmuls, settings that a kernel's own assertion rejects, and a wrong result."""
     expected = {
@@ -238,9 +232,6 @@ def _moved_and_multiplied(program: Program) -> tuple[int, int]:
 def _counted(program: Program) -> list[tuple[Template, int]]:
     counts = np.bincount(program.template_ids, minlength=len(program.templates)).tolist()
     return list(zip(program.templates, counts))
-
-
-# --- what that compiler decided -------------------------------------------------------------------
 
 
 def test_transfers_take_two_queues_in_turn_and_copies_two_engines() -> None:

@@ -118,8 +118,6 @@ def test_stores_do_not_wait_for_all_the_loads_either_but_for_stores() -> None:
     assert pool.put_off_until == pytest.approx(2500.0)
 
 
-# --- software that writes descriptors -------------------------------------------------------------
-
 WRITES = st.lists(st.tuples(st.floats(0, 5000), st.floats(1, 700), st.booleans()), min_size=1, max_size=30)
 """(earliest, work, outward)."""
 

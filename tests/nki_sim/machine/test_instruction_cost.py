@@ -21,9 +21,6 @@ def price(body: Callable[[], Any], machine: Machine = TRN2, which: int = 0) -> C
     return cost(instruction(body).templates[which], machine)
 
 
-# --- TensorE --------------------------------------------------------------------------------------
-
-
 def matmul(k: int, m: int, n: int, dtype: Any, **options: Any) -> Callable[[], Any]:
     return lambda: nisa.nc_matmul(
         dst=tile(n, buffer=nl.psum, partitions=m),
@@ -86,8 +83,6 @@ def test_a_transpose_on_vector_costs_no_flops() -> None:
     )
     assert (transpose.resource, transpose.flops) == ("vector", 0)
 
-
-# --- elementwise engines --------------------------------------------------------------------------
 
 ISSUE, SCALAR_ISSUE = TRN2.vector_issue_cycles, TRN2.scalar_issue_cycles
 PSUM_ISSUE = TRN2.vector_psum_issue_cycles
@@ -164,9 +159,6 @@ def test_scalars_are_the_sequencers_and_cost_what_registers_do() -> None:
     assert {each.resource for name, each in paid.items() if name.startswith("scalar_")} == {"sync"}
     assert paid["scalar_load"].busy_ns == paid["scalar_store"].busy_ns == TRN2.register_access_ns
     assert paid["scalar_arithmetic"].busy_ns == TRN2.scalar_arithmetic_ns > 0
-
-
-# --- DMA ------------------------------------------------------------------------------------------
 
 
 def transfer(columns: int, partitions: int = P, stop: int | None = None, machine: Machine = TRN2) -> Any:

@@ -39,9 +39,6 @@ def on_gpsimd(columns: int) -> Program:
     return traced.instruction(body)
 
 
-# --- the interval of a timeline ---------------------------------------------------------------------
-
-
 def test_an_interval_is_the_latency_times_the_spread_of_its_kind() -> None:
     timeline, fields = timed(traced.stream(512, 4))
     found = intervals.interval(timeline, fields, replace(SPREADS, kinds={"small": TIGHT, EVERY: LOOSE}))
@@ -74,9 +71,6 @@ def test_what_nothing_binds_is_mixed_and_a_short_kernel_is_small_whatever_binds_
     assert intervals.kind(replace(timeline, latency_us=99.0), busy) == "small"
 
 
-# --- priors -----------------------------------------------------------------------------------------
-
-
 def test_the_share_that_priors_price_is_counted_and_named() -> None:
     timeline, _ = timed(on_gpsimd(4096))
     share, names = intervals.priced_by_priors(timeline)
@@ -107,9 +101,6 @@ def test_a_machine_without_rows_has_a_stated_wide_interval(core: Any) -> None:
     assert found.interval == Interval(timeline.latency_us / 2, timeline.latency_us * 2)
     assert found.rests_on[0] == f"0.5 to 2 times the latency, a choice: no row was measured on {core.name}"
     assert all(rate.source.confidence in ("documented", "prior") for rate in core.rates.values())
-
-
-# --- where they are shown, and where the spreads come from ------------------------------------------
 
 
 def test_a_measurement_has_its_interval_and_the_report_shows_it() -> None:
@@ -198,9 +189,6 @@ def test_a_row_is_asked_about_with_spreads_that_do_not_know_its_family() -> None
     far = [row("far", k, 9.0) for k in range(9)]
     sides = {each.id: each.side for each in timing_intervals.with_coverage([*near, *far], TRN2)}
     assert sides["a4"] == "inside" and {sides[each.id] for each in far} == {"slower"}
-
-
-# --- refits -----------------------------------------------------------------------------------------
 
 
 def test_what_is_refitted_is_what_whole_kernels_decide() -> None:

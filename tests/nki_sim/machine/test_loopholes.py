@@ -25,8 +25,6 @@ from nki_sim.timing.schedule import Timeline, schedule
 from nki_sim.tracing.session import TensorSpec
 from tests.nki_sim.machine.forging import with_operand
 
-# --- access patterns --------------------------------------------------------------------------------
-
 WIDE = 40_000
 """Elements of bfloat16 per partition."""
 
@@ -95,9 +93,6 @@ def test_a_forged_pattern_is_refused_when_the_file_is_read(name: str) -> None:
         program_file.loads(program_file.dumps(forged))
 
 
-# --- long strides -----------------------------------------------------------------------------------
-
-
 def price(body: Callable[[], Any]) -> Cost:
     return cost(instruction(body).templates[0], TRN2)
 
@@ -161,8 +156,6 @@ def test_a_strided_sum_does_not_slow_what_is_summed() -> None:
     )
     assert halves.busy_ns == pytest.approx(one)
 
-
-# --- tiles of TensorE's array -------------------------------------------------------------------------
 
 QUARTERS = (0, 32, 64, 96)
 
@@ -243,9 +236,6 @@ def test_tensor_issues_no_faster_on_small_tiles_than_on_the_whole_array(dtype: A
     assert product(512).array_tile is not None
 
 
-# --- transposes on TensorE ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("view", [nl.int32, nl.uint32, nl.tfloat32, nl.float32])
 def test_a_transpose_of_four_bytes_costs_two_passes_whatever_they_are_called(view: Any) -> None:
     turned = price(
@@ -316,9 +306,6 @@ def test_float32_called_tfloat32_is_multiplied_as_tfloat32() -> None:
 )  # fmt: skip
 def test_tfloat32_rounds_to_nearest_even(value: float, kept: float) -> None:
     np.testing.assert_array_equal(numerics.tfloat32(np.array([value], np.float32)), np.array([kept], np.float32))
-
-
-# --- places known on the device -----------------------------------------------------------------------
 
 
 def gathered(**options: Any) -> Callable[[], Any]:
@@ -408,8 +395,6 @@ def test_a_place_known_on_the_device_takes_600_cycles_at_least() -> None:
     assert copied_from(8).busy_ns == copied_from(512).busy_ns == pytest.approx(vector_ns(600))
     assert copied_from(1024).busy_ns == pytest.approx(vector_ns(1024))
 
-
-# --- operands that are not what they say -----------------------------------------------------------------
 
 REGISTER = type(nl.sbuf).register
 
@@ -543,9 +528,6 @@ def test_a_root_on_gpsimd_takes_four_cycles() -> None:
         lambda: nisa.tensor_scalar(dst=tile(), data=tile(), op0=nl.rsqrt, operand0=None, engine=nisa.engine.vector)
     )
     assert forced.busy_ns > root.busy_ns
-
-
-# --- what two would hold at once --------------------------------------------------------------------
 
 
 def in_order(order: str, mine: Sequence[Callable[[], Any]], others: Sequence[Callable[[], Any]]) -> None:

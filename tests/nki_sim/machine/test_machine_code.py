@@ -133,9 +133,6 @@ def test_every_text_is_known_and_none_calls_another_one() -> None:
             assert names.get(called, each.function.__module__) == each.function.__module__, (each, called)
 
 
-# --- when which is used ---------------------------------------------------------------------------
-
-
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """As in a process that has timed nothing yet, whose machine code goes to this folder; it is not compiled here."""

@@ -69,9 +69,6 @@ def faster(
     return {what: round(us / before_us, 4) for what, us in taken.items() if us < least_us}
 
 
-# --- independent statements moved -----------------------------------------------------------------
-
-
 def touched(program: Program, row: int) -> tuple[set[int], set[int]]:
     """Buffers that a row writes, and all that it accesses."""
     template = program.templates[program.template_ids[row]]
@@ -111,9 +108,6 @@ def test_independent_statements_moved_make_no_kernel_faster(name: str) -> None:
     assert not faster(name, "moved", moved)
 
 
-# --- work added -----------------------------------------------------------------------------------
-
-
 def with_work(program: Program, choose: random.Random) -> Iterator[tuple[str, Program]]:
     """Some statement is done twice wherever it stands."""
     kinds = program.template_ids
@@ -126,8 +120,6 @@ def with_work(program: Program, choose: random.Random) -> Iterator[tuple[str, Pr
 def test_work_added_makes_no_kernel_faster(name: str) -> None:
     assert not faster(name, "added", with_work)
 
-
-# --- a loop run twice as long ---------------------------------------------------------------------
 
 PASSES = 150
 

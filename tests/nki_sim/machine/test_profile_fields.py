@@ -188,9 +188,6 @@ def test_a_program_without_instructions_takes_no_time() -> None:
     assert measured.lines == measured.stalls == ()
 
 
-# --- pictures -------------------------------------------------------------------------------------
-
-
 def test_the_perfetto_file_holds_every_instruction_on_its_track(tmp_path: Path) -> None:
     program = stream(512, 4)
     timeline = schedule(program, TRN2)

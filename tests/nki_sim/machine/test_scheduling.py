@@ -133,9 +133,6 @@ def test_removing_an_instruction_never_raises_the_resource_bound(program: Progra
     assert resource_bound(smaller, costs, TRN2)[0] <= resource_bound(program, costs, TRN2)[0]
 
 
-# --- memory handed on -----------------------------------------------------------------------------
-
-
 TILES = 8
 
 
@@ -167,9 +164,6 @@ def test_tiles_run_ahead_as_far_as_there_is_memory(room: int) -> None:
         freed = timeline.end_ns[squares[at - room]]
         assert freed <= timeline.issued_ns[loads[at]] < timeline.end_ns[squares[at - room + 1]]
     audit(timeline)
-
-
-# --- dependences ----------------------------------------------------------------------------------
 
 
 def test_disjoint_tiles_of_one_hbm_tensor_do_not_wait_for_each_other() -> None:
@@ -226,9 +220,6 @@ def test_an_explicit_edge_is_obeyed() -> None:
     free, bound = pair(False), pair(True)
     assert free.start_ns[1] == 0
     assert bound.start_ns[1] >= bound.end_ns[0]
-
-
-# --- what engines remember ------------------------------------------------------------------------
 
 
 def test_switching_activation_functions_reloads_the_table() -> None:
@@ -323,9 +314,6 @@ def test_on_trn1_vector_and_scalar_take_turns_in_psum() -> None:
     assert together.start_ns[1] >= together.end_ns[0]
 
 
-# --- DMA ------------------------------------------------------------------------------------------
-
-
 def test_transfers_on_one_queue_are_issued_one_after_the_other_and_queues_in_parallel() -> None:
     def loads(queues: Any) -> Timeline:
         def body(source: Any, result: Any) -> None:
@@ -405,9 +393,6 @@ def test_loads_that_overtake_stores_make_no_time_of_nothing() -> None:
     moves = [move(timeline, row) for row, n in enumerate(timeline.program.template_ids) if timeline.costs[n].transfer]
     work_us = sum(each.engine_ns for each in moves) / 1e3
     assert len(moves) == 32 and timeline.latency_us >= work_us * (1 - 1e-9)
-
-
-# --- TensorE and what it waits for ----------------------------------------------------------------
 
 
 def chains() -> Program:

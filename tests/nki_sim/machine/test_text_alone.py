@@ -81,8 +81,6 @@ def test_other_lines_and_names_change_nothing_of_random_kernels(seed: int) -> No
         same(program, rewritten(program, on_one_line), machine)
 
 
-# --- helpers --------------------------------------------------------------------------------------
-
 HELPER = "def made(shape):\n    return nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)\n\n"
 STREAM = """def kernel(x, cos, sin):
     P, S = x.shape
@@ -117,9 +115,6 @@ def streamed(width: int, by_helper: bool, repeats: int = 64) -> Program:
 def test_tiles_made_by_a_helper_are_no_slower_and_no_faster(width: int) -> None:
     same(streamed(width, False), streamed(width, True))
     same(streamed(width, False), streamed(width, True), replace(TRN2, sbuf_partition_bytes=40 * width))
-
-
-# --- idle tiles -----------------------------------------------------------------------------------
 
 
 def with_an_idle_tile(program: Program, columns: int) -> Program:

@@ -20,8 +20,6 @@ from nki_sim.program.program import Program
 from nki_sim.timing.schedule import schedule
 from nki_sim.tracing.session import TensorSpec
 
-# --- loops as long as a register says ------------------------------------------------------------------
-
 
 def worker(loop: str) -> Callable[[Any], Any]:
     """As many additions as the first number of the input says, by a device loop; or 5, by other loops."""
