@@ -73,13 +73,7 @@ def test_tensor_tensor_on_int32_is_exact_and_wraps(data: st.DataObject, p: int, 
     dst = data.draw(tiles(p, free, ["int32"], psum=False))
     with np.errstate(over="ignore"):
         want = BINARY[op](first.values(), second.values())
-    check(
-        lambda d, a, b: nisa.tensor_tensor(dst=d, data1=a, data2=b, op=getattr(nl, op)),
-        [first, second],
-        [dst],
-        [want],
-        exact=True,
-    )
+    check(lambda d, a, b: nisa.tensor_tensor(d, a, b, getattr(nl, op)), [first, second], [dst], [want], exact=True)
 
 
 def test_int32_on_vector_rounds_to_24_bits() -> None:
@@ -88,13 +82,7 @@ def test_int32_on_vector_rounds_to_24_bits() -> None:
     dst = Tile(4, (8,), "int32")
     want = (big.values().astype(np.float32) + big.values().astype(np.float32)).astype(np.int32)
     assert (want != big.values() * 2).any()
-    check(
-        lambda d, a: nisa.tensor_tensor(dst=d, data1=a, data2=a, op=nl.add, engine=nisa.engine.vector),
-        [big],
-        [dst],
-        [want],
-        exact=True,
-    )
+    check(lambda d, a: nisa.tensor_tensor(d, a, a, nl.add, engine=nisa.engine.vector), [big], [dst], [want], exact=True)
 
 
 @FEW
@@ -105,13 +93,7 @@ def test_bit_operators_see_bit_patterns(data: st.DataObject, p: int, free: tuple
     first, second = (data.draw(tiles(p, free, [dtype], psum=False, low=info.min, high=info.max)) for _ in range(2))
     dst = data.draw(tiles(p, free, [dtype], psum=False))
     want = BITS[op](first.values(), second.values())
-    check(
-        lambda d, a, b: nisa.tensor_tensor(dst=d, data1=a, data2=b, op=getattr(nl, op)),
-        [first, second],
-        [dst],
-        [want],
-        exact=True,
-    )
+    check(lambda d, a, b: nisa.tensor_tensor(d, a, b, getattr(nl, op)), [first, second], [dst], [want], exact=True)
 
 
 @FEW
@@ -122,13 +104,7 @@ def test_right_shift_is_logical(data: st.DataObject, p: int, dtype: str, by: int
     dst = data.draw(tiles(p, (9,), [dtype], psum=False))
     unsigned = f"u{src.values().itemsize}"
     want = (src.values().view(unsigned) >> by).view(src.values().dtype)
-    check(
-        lambda d, a: nisa.tensor_scalar(dst=d, data=a, op0=nl.right_shift, operand0=by),
-        [src],
-        [dst],
-        [want],
-        exact=True,
-    )
+    check(lambda d, a: nisa.tensor_scalar(d, a, nl.right_shift, by), [src], [dst], [want], exact=True)
 
 
 @FEW
@@ -171,12 +147,7 @@ def test_tensor_scalar_applies_two_operators(data, p, free, op0, op1, vectors, r
 @given(data=st.data(), p=partitions, free=free_shapes(), op=st.sampled_from(sorted(UNARY)))
 def test_unary_operators_need_no_operand(data: st.DataObject, p: int, free: tuple[int, ...], op: str) -> None:
     src, dst = data.draw(tiles(p, free)), data.draw(tiles(p, free))
-    check(
-        lambda d, a: nisa.tensor_scalar(dst=d, data=a, op0=getattr(nl, op), operand0=None),
-        [src],
-        [dst],
-        [UNARY[op](src.values64())],
-    )
+    check(lambda d, a: nisa.tensor_scalar(d, a, getattr(nl, op), None), [src], [dst], [UNARY[op](src.values64())])
 
 
 @FEW
@@ -200,7 +171,7 @@ def test_scalar_tensor_tensor(data, p, free, op0, op1, vector, scale_dtype, reve
     want = BINARY[op1](*((other.values64(), value) if reverses[1] else (value, other.values64())))
     check(
         lambda d, a, b, c: nisa.scalar_tensor_tensor(
-            dst=d,
+            d,
             data=a,
             op0=getattr(nl, op0),
             operand0=c if vector else 1.5,
@@ -303,7 +274,7 @@ def test_sin_extrapolates_outside_its_range() -> None:
     """Given 9.0, when the Scalar engine takes its sine, then the cubic gives about 27.65, as AWS documents."""
     nine = Tile(1, (1,), "float32", low=9, high=9)
     check(
-        lambda d, a: nisa.activation(dst=d, op=nl.sin, data=a),
+        lambda d, a: nisa.activation(d, nl.sin, a),
         [nine],
         [Tile(1, (1,), "float32")],
         [np.full((1, 1), 27.65)],

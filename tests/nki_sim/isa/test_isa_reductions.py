@@ -28,7 +28,7 @@ def test_tensor_reduce_over_trailing_dimensions(data, p, free, op, negate) -> No
     kept = free[: len(free) - count] or (1,)
     dst = data.draw(tiles(p, kept, ["float32", "bfloat16"], views=("whole", "offset")))
     check(
-        lambda d, a: nisa.tensor_reduce(dst=d, op=getattr(nl, op), data=a, axis=axes, negate=negate),
+        lambda d, a: nisa.tensor_reduce(d, op=getattr(nl, op), data=a, axis=axes, negate=negate),
         [src],
         [dst],
         [(-want if negate else want).reshape(dst.shape)],
@@ -45,7 +45,7 @@ def test_tensor_scalar_reduce(data: st.DataObject, p: int, free: tuple[int, ...]
     total = REDUCE[op](want, axis=tuple(range(1, want.ndim))).reshape(p, 1)
     check(
         lambda d, r, a, s: nisa.tensor_scalar_reduce(
-            dst=d, data=a, op0=nl.multiply, operand0=s if vector else 1.125, reduce_op=getattr(nl, op), reduce_res=r
+            d, data=a, op0=nl.multiply, operand0=s if vector else 1.125, reduce_op=getattr(nl, op), reduce_res=r
         ),
         [src, scale],
         [dst, result],
@@ -105,7 +105,7 @@ def test_the_sum_may_overwrite_the_data() -> None:
     want[:, 0] = np.exp(src.values64()).sum(1)
     check(
         lambda d, a: nisa.activation(
-            dst=d, op=nl.exp, data=a, reduce_op=nl.add, reduce_res=d[:, 0:1], reduce_cmd=COMMAND.reset_reduce
+            d, nl.exp, a, reduce_op=nl.add, reduce_res=d[:, 0:1], reduce_cmd=COMMAND.reset_reduce
         ),
         [src],
         [dst],
@@ -161,7 +161,7 @@ def test_scan_feeds_each_element_the_one_before(data, p, free, ops, reverses, st
         want[:, i] = state
     check(
         lambda d, x, y, s: nisa.tensor_tensor_scan(
-            dst=d,
+            d,
             data0=x,
             data1=y,
             initial=s if start == "tile" else start,
@@ -196,7 +196,7 @@ def test_a_scan_is_a_decaying_recurrence() -> None:
         state = a.values64()[:, i] * state + b.values64()[:, i]
         want[:, i] = state
     check(
-        lambda d, x, y: nisa.tensor_tensor_scan(dst=d, data0=x, data1=y, initial=0.0, op0=nl.multiply, op1=nl.add),
+        lambda d, x, y: nisa.tensor_tensor_scan(d, data0=x, data1=y, initial=0.0, op0=nl.multiply, op1=nl.add),
         [a, b],
         [Tile(5, (60,), "float32")],
         [want],
@@ -219,7 +219,7 @@ def test_cumulative_reduction(data: st.DataObject, p: int, free: tuple[int, ...]
     more = {"reduce_cmd": COMMAND.load_reduce} if loaded else {}
     check(
         lambda d, a, s: nisa.tensor_scalar_cumulative(
-            dst=d, src=a, op0=nl.multiply, op1=getattr(nl, op), imm0=0.5, imm1=s if loaded else None, **more
+            d, a, op0=nl.multiply, op1=getattr(nl, op), imm0=0.5, imm1=s if loaded else None, **more
         ),
         [src, initial],
         [dst],
@@ -287,7 +287,7 @@ def test_find_index8_and_match_replace8(data: st.DataObject, p: int, n: int, ind
     up = np.array([_occurrences(r, v, range(8)) for r, v in zip(rows, wanted)])
     down = np.array([_occurrences(r, v, range(7, -1, -1)) for r, v in zip(rows, wanted)])
     check(
-        lambda d, a, v: nisa.nc_find_index8(dst=d, data=a, vals=v),
+        lambda d, a, v: nisa.nc_find_index8(d, data=a, vals=v),
         [src, vals],
         [Tile(p, (8,), index)],
         [np.where(up < 0, mark, up)],
@@ -297,7 +297,7 @@ def test_find_index8_and_match_replace8(data: st.DataObject, p: int, n: int, ind
     for row, line in enumerate(down):
         replaced[row, line[line >= 0]] = -9.0
     check(
-        lambda d, i, a, v: nisa.nc_match_replace8(dst=d, data=a, vals=v, imm=-9.0, dst_idx=i),
+        lambda d, i, a, v: nisa.nc_match_replace8(d, data=a, vals=v, imm=-9.0, dst_idx=i),
         [src, vals],
         [Tile(p, (n,), "float32"), Tile(p, (8,), index)],
         [replaced, np.where(down < 0, mark, down)],
@@ -327,13 +327,7 @@ def test_nonzero_with_count_touches_every_sixteenth_partition() -> None:
     for p in (0, 16, 32):
         found = np.flatnonzero(src.values()[p])
         want[p] = [*(found + 16), *[-1] * (8 - len(found)), len(found)]
-    check(
-        lambda d, a: nisa.nonzero_with_count(dst=d, src=a, index_offset=16, padding_val=-1),
-        [src],
-        [dst],
-        [want],
-        exact=True,
-    )
+    check(lambda d, a: nisa.nonzero_with_count(d, a, index_offset=16, padding_val=-1), [src], [dst], [want], exact=True)
 
 
 def test_topk_reads_a_snake_of_sixteen_partitions() -> None:
@@ -412,7 +406,7 @@ def test_copy_predicated(data: st.DataObject, p: int, free: tuple[int, ...], rev
     chosen = (predicate.values() != 0) ^ reverse
     want = np.where(chosen, 2.5 if scalar else src.values64(), dst.values64())
     check(
-        lambda d, a, q: nisa.tensor_copy_predicated(dst=d, src=2.5 if scalar else a, predicate=q, reverse_pred=reverse),
+        lambda d, a, q: nisa.tensor_copy_predicated(d, src=2.5 if scalar else a, predicate=q, reverse_pred=reverse),
         [src, predicate],
         [dst],
         [want],
@@ -430,7 +424,7 @@ def test_select_reduce(data: st.DataObject, p: int, free: tuple[int, ...], rever
     want = np.where(chosen, on_true.values64(), along(other.values(), len(dst.shape)) if vector else -1.5)
     check(
         lambda d, r, q, a, o: nisa.select_reduce(
-            dst=d,
+            d,
             predicate=q,
             on_true=a,
             on_false=o if vector else -1.5,
@@ -468,7 +462,7 @@ def test_iota(data, p, pattern, offset, multiplier, dtype) -> None:
     want = _affine(p, pattern, offset, multiplier)
     dst = data.draw(tiles(p, want.shape[1:], [dtype], psum=False, views=("whole", "offset", "strided")))
     check(
-        lambda d: nisa.iota(dst=d, pattern=[list(q) for q in pattern], offset=offset, channel_multiplier=multiplier),
+        lambda d: nisa.iota(d, pattern=[list(q) for q in pattern], offset=offset, channel_multiplier=multiplier),
         [],
         [dst],
         [want.astype(np.float64)],
@@ -491,7 +485,7 @@ def test_affine_select(data, p, pattern, offset, multiplier, op) -> None:
     want = np.where({**COMPARE, "not_equal": np.not_equal}[op](values, 0), src.values64(), -2.5)
     check(
         lambda d, a: nisa.affine_select(
-            dst=d,
+            d,
             pattern=[list(q) for q in pattern],
             offset=offset,
             channel_multiplier=multiplier,
@@ -512,11 +506,7 @@ def test_partition_reduce(data: st.DataObject, p: int, free: tuple[int, ...], op
     dst = data.draw(tiles(1, free, ["float32"], psum=False))
     want = {"add": np.sum, "maximum": np.max, "average": np.mean}[op](src.values64(), axis=0, keepdims=True)
     check(
-        lambda d, a: nisa.tensor_partition_reduce(dst=d, op=getattr(nl, op), data=a),
-        [src],
-        [dst],
-        [want],
-        tolerance=1e-4,
+        lambda d, a: nisa.tensor_partition_reduce(d, op=getattr(nl, op), data=a), [src], [dst], [want], tolerance=1e-4
     )
 
 

@@ -30,11 +30,7 @@ def test_matmul_contracts_partitions(data: st.DataObject, k: int, m: int, n: int
     dst = Tile(m, (n,), "float32", psum=True)
     want = stationary.values64().T @ moving.values64()
     check(
-        lambda d, a, b: nisa.nc_matmul(dst=d, stationary=a, moving=b, accumulate=False),
-        [stationary, moving],
-        [dst],
-        [want],
-        tolerance=1e-4,
+        lambda d, a, b: nisa.nc_matmul(d, a, b, accumulate=False), [stationary, moving], [dst], [want], tolerance=1e-4
     )
 
 
@@ -48,11 +44,7 @@ def test_matmul_flattens_free_dimensions(data: st.DataObject, k: int, m: int, sh
     dst = Tile(m, shape, "float32", psum=True)
     want = (stationary.values64().T @ moving.values64().reshape(k, -1)).reshape(dst.shape)
     check(
-        lambda d, a, b: nisa.nc_matmul(dst=d, stationary=a, moving=b, accumulate=False),
-        [stationary, moving],
-        [dst],
-        [want],
-        tolerance=1e-4,
+        lambda d, a, b: nisa.nc_matmul(d, a, b, accumulate=False), [stationary, moving], [dst], [want], tolerance=1e-4
     )
 
 
@@ -133,11 +125,7 @@ def test_transpose_moves_bits(data: st.DataObject, p: int, f: int, dtype: str) -
     if p <= 32 and f <= 32:
         here = Tile(f, (p,), dtype)
         check(
-            lambda d, a: nisa.nc_transpose(dst=d, data=a, engine=nisa.engine.vector),
-            [src],
-            [here],
-            [src.values().T],
-            exact=True,
+            lambda d, a: nisa.nc_transpose(d, a, engine=nisa.engine.vector), [src], [here], [src.values().T], exact=True
         )
 
 
@@ -196,7 +184,7 @@ def test_dma_compute_adds_in_float32(data: st.DataObject, p: int, free: tuple[in
     dst = data.draw(tiles(p, free, psum=False))
     want = sum(tile.values64() for tile in sources)
     check(
-        lambda d, *s: nisa.dma_compute(dst=d, srcs=list(s), reduce_op=nl.add, scales=[1.0] * count),
+        lambda d, *s: nisa.dma_compute(d, srcs=list(s), reduce_op=nl.add, scales=[1.0] * count),
         sources,
         [dst],
         [np.asarray(want)],
@@ -309,7 +297,7 @@ def test_local_gather_works_in_groups_of_16(per_index: int, valid: int) -> None:
             want[rows, i, :] = flat[rows, start : start + per_index]
     check(
         lambda d, a, i: nisa.local_gather(
-            dst=d, src_buffer=a, index=i, num_elem_per_idx=per_index, num_valid_indices=valid
+            d, src_buffer=a, index=i, num_elem_per_idx=per_index, num_valid_indices=valid
         ),
         [src, index],
         [dst],
