@@ -134,22 +134,6 @@ def test_the_digest_is_of_the_users_files_while_ours_are_in_place(deployment: De
     assert deployment.look().digest == there.digest
 
 
-@pytest.mark.slow
-def test_another_work_directory_is_told_whose_the_kernels_are(runner, deployment, checkout, work, tmp_path) -> None:
-    """Two users, or one with two of them: neither takes the other's kernels for the user's own files."""
-    before, there = picture(checkout), deployment.look(files_of(BOTH))
-    put_in(deployment)
-    placed, root = picture(checkout), runner.root
-    runner._root = str(tmp_path / "another")
-    for refused in (deployment.look, deployment.put_back, lambda: deployment.put_in(fitted(BOTH, there), there)):
-        with pytest.raises(JobRefused, match=f"of the work directory {work} are in place"):
-            refused()
-    assert picture(checkout) == placed
-    runner._root = root
-    deployment.put_back()
-    assert picture(checkout) == before
-
-
 def test_an_edit_just_before_the_first_file_is_replaced_stays(checkout: Path, work: Path) -> None:
     """Between the copies and the change; the agent's own code in a process of its own."""
     before = picture(checkout)

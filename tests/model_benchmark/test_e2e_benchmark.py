@@ -159,23 +159,6 @@ def test_the_baseline_is_measured_once_unless_it_is_asked_for_again(model: Model
 
 
 @pytest.mark.slow
-def test_nothing_is_measured_beside_a_baseline_that_still_runs(model: Model) -> None:
-    """Of a client that was killed, and of files that were changed since."""
-    model.says(without={"waits": str(model.folder / "never")})
-    argv = [sys.executable, str(ROOT / "orchestrator.py"), "model", *model.host, *model.put, *model.command]
-    client = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert model.reaches("b")
-    client.kill()
-    client.wait()
-    (model.checkout / "new.py").touch()
-    status, said, _ = model(*model.put, *model.command)
-    assert status == UNREACHABLE and "is at work in" in said["error"] and model.tally == "b"
-    assert model("--undo")[0] == 0 and model.nothing_runs
-    (model.checkout / "new.py").unlink()
-    assert model.is_as_it_was and not list((model.work / "checkouts").iterdir())
-
-
-@pytest.mark.slow
 def test_a_baseline_that_is_none_touches_nothing(model: Model) -> None:
     model.says(without={"dies": True})
     status, said, _ = model(*model.put, *model.command)

@@ -70,21 +70,17 @@ def test_unchanged_it_is_accepted() -> None:
 
 @pytest.mark.parametrize("name", NOT_WHAT_THEY_SAY)
 def test_a_program_that_is_not_what_it_says_is_refused(name: str) -> None:
-    assert_refused(judged(forged(NOT_WHAT_THEY_SAY[name])))
+    """It is not even executed, but for results that are only wrong, which the comparison is there for."""
+    data = forged(NOT_WHAT_THEY_SAY[name])
+    if name in ("a result read backwards", "a destination that a transfer writes many times"):
+        return assert_refused(judged(data))
+    with pytest.raises(CompileError):
+        _checked(data, lines_with_code(EVERYTHING), MACHINES["trn2"])
 
 
 @pytest.mark.parametrize("name", without("a loop that never ends", "passes by the bits of an input", of=USED_UP))
 def test_a_program_that_uses_up_the_judge_is_refused_in_time(name: str) -> None:
     assert_refused(judged(forged(USED_UP[name])))
-
-
-@pytest.mark.parametrize("name", NOT_WHAT_THEY_SAY)
-def test_what_is_refused_for_what_it_says_is_not_even_executed(name: str) -> None:
-    """But for results that are only wrong, which the comparison is there for."""
-    if name in ("a result read backwards", "a destination that a transfer writes many times"):
-        return
-    with pytest.raises(CompileError):
-        _checked(forged(NOT_WHAT_THEY_SAY[name]), lines_with_code(EVERYTHING), MACHINES["trn2"])
 
 
 SENT = {

@@ -169,8 +169,9 @@ def test_scalar_tensor_tensor(data, p, free, op0, op1, vector, scale_dtype, reve
     operand = along(scale.values(), len(src.shape)) if vector else np.float64(1.5)
     value = BINARY[op0](*((operand, src.values64()) if reverses[0] else (src.values64(), operand)))
     want = BINARY[op1](*((other.values64(), value) if reverses[1] else (value, other.values64())))
-    check(
-        lambda d, a, b, c: nisa.scalar_tensor_tensor(
+
+    def body(d, a, b, c) -> None:
+        nisa.scalar_tensor_tensor(
             d,
             data=a,
             op0=getattr(nl, op0),
@@ -179,12 +180,9 @@ def test_scalar_tensor_tensor(data, p, free, op0, op1, vector, scale_dtype, reve
             operand1=b,
             reverse0=reverses[0],
             reverse1=reverses[1],
-        ),
-        [src, other, scale],
-        [dst],
-        [want],
-        tolerance=5e-6 if dst.dtype == "float32" else None,
-    )
+        )
+
+    check(body, [src, other, scale], [dst], [want], tolerance=5e-6 if dst.dtype == "float32" else None)
 
 
 @FEW
@@ -273,13 +271,11 @@ def test_activation_scales_then_adds_then_applies(data, p, free, scale_is_tile, 
 def test_sin_extrapolates_outside_its_range() -> None:
     """Given 9.0, when the Scalar engine takes its sine, then the cubic gives about 27.65, as AWS documents."""
     nine = Tile(1, (1,), "float32", low=9, high=9)
-    check(
-        lambda d, a: nisa.activation(d, nl.sin, a),
-        [nine],
-        [Tile(1, (1,), "float32")],
-        [np.full((1, 1), 27.65)],
-        tolerance=1e-3,
-    )
+
+    def body(d, a) -> None:
+        nisa.activation(d, nl.sin, a)
+
+    check(body, [nine], [Tile(1, (1,), "float32")], [np.full((1, 1), 27.65)], tolerance=1e-3)
 
 
 def test_float_to_integer_rounds_half_to_even_and_saturates() -> None:
