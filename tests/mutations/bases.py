@@ -1,4 +1,4 @@
-"""The honest kernels that wrong ones are made from: the shipped seeds, some as the catalogue leaves them, two cores.
+"""The honest kernels that wrong ones are made from: the shipped seeds, each as the catalogue leaves it, and two cores.
 
 A seed after catalogue steps stands for its suite winner: the same hoisted loads, kept tiles, fused sums and moved
 engines. `after_steps/` has what they once left, so that the corpus stays as it is when the catalogue changes.
@@ -63,7 +63,7 @@ kernel = two_cores[2]
 def bases() -> tuple[Base, ...]:
     seeds = tuple(Base(seed.name, seed.name, seed.kernel_source) for seed in seed_index())
     after = tuple(
-        Base(f"{path.stem} after steps", path.stem, path.read_text(encoding="utf-8"))
-        for path in sorted(FOLDER.glob("*.py"))
+        Base(f"{seed.name} after steps", seed.name, (FOLDER / f"{seed.name}.py").read_text(encoding="utf-8"))
+        for seed in seed_index()
     )
     return (*seeds, *after, Base("silu on two cores", "silu", TWO_CORES))

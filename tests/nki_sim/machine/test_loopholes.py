@@ -19,11 +19,10 @@ from nki_sim.execution.executor import execute
 from nki_sim.isa.arithmetic import numerics
 from nki_sim.machine import TRN2
 from nki_sim.program.allocations import Allocations
-from nki_sim.program.program import Engine, Operand, Program
+from nki_sim.program.program import Engine, Operand, Program, Template
 from nki_sim.timing.cost import Cost, cost
 from nki_sim.timing.schedule import Timeline, schedule
 from nki_sim.tracing.session import TensorSpec
-from tests.nki_sim.machine.forging import with_operand
 
 WIDE = 40_000
 """Elements of bfloat16 per partition."""
@@ -74,6 +73,17 @@ def test_patterns_at_the_limits_are_accepted() -> None:
     instruction(copied([[WIDE, P], [32_767, 2]], WIDE, nl.bfloat16))
     instruction(copied([[8, P], [0, 8192], [1, 8]], 8, nl.uint8))
     instruction(lambda: nisa.tensor_copy(dst=tile(8, partitions=1), src=tile(8)[32:33, :]))
+
+
+def with_operand(program: Program, opcode: str, role: str, **changes: Any) -> Program:
+    """One operand of one template is another, as a candidate's process could forge it."""
+
+    def forged(template: Template) -> Template:
+        operands = tuple(replace(o, **changes) if o.role == role else o for o in template.operands)
+        return replace(template, operands=operands) if template.opcode == opcode else template
+
+    assert any(t.opcode == opcode and t.operand(role) for t in program.templates)
+    return changed(program, templates=tuple(map(forged, program.templates)))
 
 
 FORGED_PATTERNS = {
@@ -213,7 +223,7 @@ def test_a_forged_tile_position_is_refused_when_the_file_is_read() -> None:
         replace(t, attrs=t.attrs._replace(tile_position=(96, 0))) if t.opcode == "nc_matmul" else t
         for t in honest.templates
     )
-    forged = Program(**{**{f: getattr(honest, f) for f in honest.__dataclass_fields__}, "templates": templates})
+    forged = changed(honest, templates=templates)
     with pytest.raises(ProgramFormatError, match="rows 96 to 127"):
         program_file.loads(program_file.dumps(forged))
 
@@ -366,7 +376,7 @@ def test_a_forged_gather_on_a_hardware_queue_is_refused_when_the_file_is_read(mo
         replace(t, attrs=t.attrs._replace(dge_mode=nisa.dge_mode[mode])) if t.operands[1].indirection else t
         for t in honest.templates
     )
-    forged = Program(**{**{f: getattr(honest, f) for f in honest.__dataclass_fields__}, "templates": templates})
+    forged = changed(honest, templates=templates)
     with pytest.raises(ProgramFormatError, match="vector_offset needs|prepared before"):
         program_file.loads(program_file.dumps(forged))
 
