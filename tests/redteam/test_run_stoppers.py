@@ -62,11 +62,7 @@ def test_an_input_that_is_updated_and_returned_is_an_output(target: LocalTarget)
 
 
 REFERENCES = {
-    "compares with itself": (
-        "return [np.reshape(result, reference.shape)]",
-        "return [reference]",
-        "every kernel would",
-    ),
+    "compares with itself": ("return [np.reshape(result, reference.shape)]", "return [reference]", "every kernel"),
     "is nowhere finite": ("return x + np.tile(y, (T, 1))", "return x * np.nan", "no finite value"),
 }
 

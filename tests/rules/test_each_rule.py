@@ -555,11 +555,7 @@ REFUSED = (
     ),
     ("stage-transfer", GAPS_STORED, "would be written"),
     ("stage-transfer", GAPS_NEVER_WRITTEN, "what lies between"),
-    (
-        "rows-in-turn",
-        STENCIL.format(before=WEIGHTS.format(rows="0:32"), other=NEXT_ROW, work=WEIGHTED),
-        "from partition to partition",
-    ),
+    ("rows-in-turn", STENCIL.format(before=WEIGHTS.format(rows="0:32"), other=NEXT_ROW, work=WEIGHTED), "partition to"),
     ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW.replace("x", "y"), work=ADDED), "earlier pass"),
     ("rows-in-turn", STENCIL.format(before=HALVES_SET, other=NEXT_ROW, work=WEIGHTED), "from partition to partition"),
     ("rows-in-turn", LISTED, "taken outside"),

@@ -196,21 +196,9 @@ MISTAKES = {
     "more than a device holds": (["profile", "{kernel}", "--shape", "1000000000x1000000000"], 2, "96 GiB of HBM"),
     "no value for a number": (["profile", "{kernel}:by", "--shape", "4x8"], 2, "missing a required argument: 'a'"),
     "an unknown name": (["run", "{kernel}", "--shape", "4x8", "--set", "faktor=2"], 2, "--set NAME=VALUE"),
-    "an assertion without words": (
-        ["run", "{kernel}:by", "--shape", "4x8", "--set", "count=0"],
-        1,
-        "scale.py:19: AssertionError: assert count > 0",
-    ),
-    "a rule broken": (
-        ["run", "{kernel}", "--shape", "4x8", "--set", "factor='x'"],
-        1,
-        "scale.py:13: NkiValidationError",
-    ),
-    "the kernel's own assertion": (
-        ["trace", "{kernel}", "--shape", "200x8"],
-        1,
-        "scale.py:9: AssertionError: at most 128",
-    ),
+    "an assertion without words": (["run", "{kernel}:by", "--shape", "4x8", "--set", "count=0"], 1, "assert count > 0"),
+    "a rule broken": (["run", "{kernel}", "--shape", "4x8", "--set", "factor='x'"], 1, "scale.py:13:"),
+    "the kernel's own assertion": (["trace", "{kernel}", "--shape", "200x8"], 1, "scale.py:9: AssertionError: at most"),
 }
 
 
