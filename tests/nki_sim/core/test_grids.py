@@ -17,7 +17,7 @@ from nki_sim.execution.executor import execute
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 from nki_sim.nki.run import simulate
-from nki_sim.tracing.session import TensorSpec, current
+from nki_sim.tracing.session import TensorSpec
 
 ROWS, COLUMNS = st.integers(1, 70), st.integers(1, 40)
 TILES = st.tuples(st.sampled_from([16, 32]), st.integers(1, 16))
@@ -118,25 +118,6 @@ def test_leading_dimensions_stay_untiled(slabs, rows, columns, tile, buffer) -> 
 
     array = numbered(slabs, rows, columns)
     np.testing.assert_array_equal(both_ways(kernel, array), array)
-
-
-def test_one_allocation_and_no_instruction() -> None:
-    def kernel(a: Any) -> Any:
-        before = (len(current().allocations), current().issued)
-        grid = nl.alloc_blocks(
-            tile_shape=(128, 512), block_shape=(2, 2), element_shape=(300, 1300), buffer=nl.sbuf, dtype=nl.bfloat16,
-            name="held",
-        )  # fmt: skip
-        views = (nl.tiles(grid), nl.tiles(grid[1, 1]), nl.blocks(nl.tiles(grid), block_shape=(1, 3)), grid[:, 0])
-        assert [view.shape for view in views] == [(3, 3), (1, 1), (3, 1), (2, 1)]
-        assert views[1].element_shape == (44, 276) and views[1].is_remainder
-        assert (len(current().allocations), current().issued) == (before[0] + 1, before[1])
-        allocation = current().allocations[-1]
-        assert (allocation.shape, allocation.name) == ((128, 9 * 512), "held")
-        nisa.memset(dst=views[1].data, value=0.0)
-        return nl.zeros((1, 1), nl.float32, buffer=nl.shared_hbm)
-
-    nki_sim.trace(kernel, TensorSpec((2, 2), dtypes.float32))
 
 
 def alloc(**changed: Any) -> Any:

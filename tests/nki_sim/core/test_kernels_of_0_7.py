@@ -33,15 +33,6 @@ def kernel(table, number):
     return out
 """
 
-POLYNOMIAL = """
-@nki.jit
-def kernel(number):
-    '''3 x^2 - 5 x + 7 at the width of x.'''
-    out = nl.ndarray((1, 1), number.dtype, buffer=nl.shared_hbm)
-    x = nisa.scalar_load(number)
-    nisa.scalar_store(out, 3 * x * x - 5 * x + 7)
-    return out
-"""
 
 SUM_OF_ROWS = """
 @nki.jit
@@ -62,41 +53,6 @@ def kernel(table, count):
     return out
 """
 
-EVERY_THIRD = """
-@nki.jit
-def kernel(table, count):
-    '''Every third row, to its place counted from the end.'''
-    rows, width = table.shape
-    out = nl.zeros(table.shape, table.dtype, buffer=nl.shared_hbm)
-
-    def move(i):
-        tile = nl.ndarray((1, width), table.dtype)
-        nisa.dma_copy(dst=tile, src=table.ap([[width, 1], [1, width]], scalar_offset=i))
-        nisa.dma_copy(dst=out.ap([[width, 1], [1, width]], scalar_offset=-i + (rows - 1)), src=tile)
-
-    nl.fori_loop(0, rows, move, step=3)
-    return out
-"""
-
-COUNTDOWN = """
-@nki.jit
-def kernel(table, count):
-    '''A loop whose end the device decides: double until the counter is zero.'''
-    out = nl.ndarray(table.shape, table.dtype, buffer=nl.shared_hbm)
-    value, left = nl.load(table), nl.load(count)
-    more = nisa.register_alloc()
-    nisa.register_load(more, left)
-
-    def step(condition):
-        nisa.tensor_scalar(dst=value, data=value, op0=nl.multiply, operand0=2.0)
-        nisa.tensor_scalar(dst=left, data=left, op0=nl.subtract, operand0=1)
-        nisa.register_load(more, left)
-        return more
-
-    nl.while_loop(more, step)
-    nisa.dma_copy(dst=out, src=value)
-    return out
-"""
 
 ADD_IN_TILES = """
 TILE = (128, 512)
@@ -188,23 +144,11 @@ def number(value: int, dtype: type[Any] = np.int32) -> np.ndarray:
     return np.array([[value]], dtype)
 
 
-def reversed_thirds() -> np.ndarray:
-    found = np.zeros_like(TABLE)
-    found[::-1][::3] = TABLE[::3]
-    return found
-
-
 EXAMPLES: dict[str, tuple[str, list[np.ndarray], np.ndarray]] = {
     "a row by its number": (ROW_BY_NUMBER, [TABLE, number(4)], TABLE[9:10]),
     "a row by a 64-bit number": (ROW_BY_NUMBER, [TABLE, number(2, np.int64)], TABLE[5:6]),
-    "a polynomial": (POLYNOMIAL, [number(-40)], number(3 * 1600 + 200 + 7)),
-    "a polynomial of 64 bits": (
-        POLYNOMIAL, [number(1 << 30, np.int64)], number(3 * (1 << 60) - 5 * (1 << 30) + 7, np.int64),
-    ),
     "a sum of so many rows": (SUM_OF_ROWS, [TABLE, number(7)], TABLE[:7].sum(0, keepdims=True)),
     "a sum of no rows": (SUM_OF_ROWS, [TABLE, number(0)], np.zeros((1, 6), np.float32)),
-    "every third row": (EVERY_THIRD, [TABLE, number(0)], reversed_thirds()),
-    "until it is zero": (COUNTDOWN, [TABLE, number(5)], TABLE * 32),
     "a sum in tiles": (ADD_IN_TILES, [WIDE_A, WIDE_B], WIDE_A + WIDE_B),
     "row sums in blocks": (ROW_SUMS_IN_BLOCKS, [NARROW], NARROW.sum(1, keepdims=True)),
     "plain Python": (PLAIN_PYTHON, [WIDE_A], WIDE_A),

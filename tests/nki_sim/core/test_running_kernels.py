@@ -249,25 +249,6 @@ def reverse_some_rows(data: Any, count: Any) -> Any:
     return out
 
 
-@jit
-def twice_through_a_register(count: Any) -> Any:
-    """What a register holds comes back to memory, and adds up there as any tile does."""
-    out = nl.ndarray((1, 1), nl.int32, buffer=nl.shared_hbm)
-    register = nisa.register_alloc()
-    nisa.register_load(register, count)
-    tile = nl.ndarray((1, 1), nl.int32)
-    nisa.register_store(tile, register)
-    nisa.tensor_tensor(dst=tile, data1=tile, data2=tile, op=nl.add)
-    nisa.dma_copy(dst=out, src=tile)
-    return out
-
-
-def test_a_register_is_stored() -> None:
-    np.testing.assert_array_equal(simulate(twice_through_a_register)(np.array([[21]], np.int32)), [[42]])
-    program = nki_sim.trace(twice_through_a_register, spec(1, 1, dtype=np.int32))
-    np.testing.assert_array_equal(execute(through_a_file(program), [np.array([[-3]], np.int32)])[0], [[-6]])
-
-
 @pytest.mark.parametrize("count", [0, 1, 5, 8])
 def test_a_device_loop_runs_as_often_as_a_register_says(count: int) -> None:
     data, counts = ramp(8, 4) + 1, np.array([[count]], np.int32)
@@ -327,19 +308,6 @@ def test_a_while_loop_ends_when_its_register_is_zero() -> None:
         counts = np.array([[count]], np.int32)
         assert simulate(kernel)(counts) == 2.0 * count
         assert execute(program, [counts])[0] == 2.0 * count
-
-
-def test_branching_on_a_register_works_with_numbers_and_is_refused_while_tracing() -> None:
-    @jit
-    def kernel(a: Any) -> Any:
-        register = nisa.register_alloc(1)
-        while register:
-            nisa.register_move(register, 0)
-        return copy(a)
-
-    simulate(kernel)(ramp(4, 8))
-    with pytest.raises(NkiValidationError, match="while_loop"):
-        nki_sim.trace(kernel, spec(4, 8))
 
 
 @jit

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import timing_accuracy, timing_intervals, timing_refits
+from benchmarks import timing_intervals, timing_refits
 from benchmarks.timing_rows import Outcome
 from nki_sim.commands import gantt
 from nki_sim.machine import MACHINES, TRN2
@@ -118,26 +116,6 @@ def test_the_shipped_spreads_are_those_of_the_calibrated_machine() -> None:
         assert 0 < spread.low < spread.high and spread.rows >= timing_intervals.LEAST_ROWS
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        None,
-        "{",
-        "[]",
-        "{}",
-        json.dumps({"machine": "m", "level": 0.8, "source": "s", "kinds": {}}),
-        json.dumps({"machine": "m", "level": 0.8, "source": "s", "kinds": {"every": {"low": 1}}}),
-        json.dumps({"machine": "m", "level": 0.8, "source": "s", "kinds": {"every": None}}),
-    ],
-)
-def test_spreads_that_are_none_are_refused_with_what_makes_them(tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "spreads.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(ValueError, match=r"spreads.json: .*--write-intervals makes it"):
-        intervals.load(path)
-
-
 def row(family: str, number: int, ratio: float, kind: str = "products") -> Outcome:
     return Outcome(f"{family}{number}", family, family, "", 100.0 * ratio, 100.0, basis=Basis(kind, 0.0, ()))
 
@@ -164,24 +142,6 @@ def test_no_more_than_a_tenth_of_rows_left_out_lie_beyond_either_end() -> None:
         beyond["low"].append(sum(ratio < others.low / down * 0.9999 for ratio in own) / len(own))
         beyond["high"].append(sum(ratio > others.high * up * 1.0001 for ratio in own) / len(own))
     assert all(sum(shares) / len(middles) <= 0.1 for shares in beyond.values()), beyond
-
-
-@pytest.mark.parametrize(
-    ("sides", "holds"),
-    [
-        (["inside"] * 8 + ["faster", "slower"], True),
-        (["inside"] * 10, False),
-        (["inside"] * 8 + ["slower"] * 2, False),
-        (["inside"] * 7 + ["faster"] + ["slower"] * 2, False),
-    ],
-)
-def test_a_level_that_is_missed_or_on_one_side_is_told(sides, holds, capsys) -> None:
-    rows = [replace(row(family, k, 1.0), side=side) for family in "ab" for k, side in enumerate(sides)]
-    found = timing_intervals.coverage(rows)
-    assert found is not None and found.holds is holds
-    assert found.inside == pytest.approx(sides.count("inside") / 10)
-    assert timing_accuracy.print_coverage(rows) is not holds
-    assert ("MISSED" in capsys.readouterr().out) is not holds
 
 
 def test_a_row_is_asked_about_with_spreads_that_do_not_know_its_family() -> None:

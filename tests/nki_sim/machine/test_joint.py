@@ -241,35 +241,3 @@ def test_the_cores_share_the_bandwidth_of_their_stack() -> None:
     assert shared.dma_bytes_per_ns == pytest.approx(TRN2.hbm_bytes_per_ns / 2)
     assert 2 * shared.dma_bytes_per_ns * shared.dma_sustained == pytest.approx(604, rel=1e-3)  # G003
     assert joint.sharing(TRN2, 1) is TRN2
-
-
-def test_the_facts_are_of_both_cores() -> None:
-    def body(source: Any, result: Any, core: int) -> None:
-        values, total = tile(), tile(buffer=nl.psum)
-        nisa.dma_copy(dst=values, src=half(source, core))
-        for _ in range(1 + core):
-            nisa.nc_matmul(dst=total, stationary=values[:, 0:P], moving=values)
-        nisa.tensor_copy(dst=values, src=total)
-        nisa.dma_copy(dst=half(result, core), src=values)
-        nisa.core_barrier(data=result, cores=(0, 1))
-
-    program = on_two_cores(body)
-    both = measure(program)
-    apart = [summed for summed in (measure(replace(program, peers=())), measure(replace(program.peers[0], peers=())))]
-    for name in ("matmul_flops", "vector_ops"):
-        assert getattr(both, name) == sum(getattr(each, name) for each in apart)
-    for name in (
-        "hbm_read_bytes",
-        "hbm_write_bytes",
-        "hardware_flops",
-        "dma_transfer_count",
-        "matmul_instruction_count",
-    ):
-        assert both.fields[name] == sum(each.fields[name] for each in apart)
-    assert both.matmul_flops == 3 * 2 * P * P * COLUMNS
-    assert both.io_bytes == 2 * ROWS * COLUMNS * 4
-    assert both.fields["total_time"] == both.latency_us / 1e6
-    peak = 2 * TRN2.matmul_bf16_flops_per_ns * both.latency_us * 1e3
-    assert both.fields["hfu_estimated_percent"] == pytest.approx(both.fields["hardware_flops"] / peak)
-    assert both.fields["tensor_engine_active_time_percent"] <= 1
-    assert sum(line.instructions for line in both.lines) == sum(len(each) for each in (program, *program.peers))

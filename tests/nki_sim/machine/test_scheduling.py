@@ -286,23 +286,6 @@ def test_a_product_of_the_whole_array_waits_for_both_halves() -> None:
     assert timeline.start_ns[1] < timeline.end_ns[0]
 
 
-def test_vector_in_a_performance_mode_and_gpsimd_take_turns() -> None:
-    def body() -> None:
-        nisa.tensor_copy(dst=tile(2048, nl.bfloat16), src=tile(2048, nl.bfloat16))
-        nisa.tensor_tensor(tile(), tile(), tile(), nl.add, engine=nisa.engine.gpsimd)
-
-    timeline = time(instruction(body))
-    assert timeline.start_ns[1] >= timeline.end_ns[0]
-
-    def apart() -> None:
-        nisa.tensor_tensor(tile(), tile(), tile(), nl.add)
-        nisa.tensor_tensor(tile(), tile(), tile(), nl.add, engine=nisa.engine.gpsimd)
-
-    assert time(instruction(apart)).start_ns[1] == 0
-    trn1 = schedule(instruction(apart), TRN1)
-    assert trn1.start_ns[1] >= trn1.end_ns[0]  # there they always share
-
-
 def test_on_trn1_vector_and_scalar_take_turns_in_psum() -> None:
     def body() -> None:
         nisa.tensor_copy(dst=tile(), src=tile(buffer=nl.psum), engine=nisa.engine.vector)
