@@ -103,36 +103,6 @@ def test_trace_prints_instructions_or_saves_a_program(kernel: Path, tmp_path: Pa
     np.testing.assert_array_equal(execute(program, [np.ones((4, 8), np.float32)])[0], np.full((4, 8), 2.0))
 
 
-COUNTED = """
-import nki
-import nki.language as nl
-import nki.isa as nisa
-
-
-@nki.jit
-def count(n):
-    out = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
-    tile = nl.zeros((128, 512), nl.float32)
-    register = nisa.register_alloc()
-    nisa.register_load(register, n)
-    nl.fori_loop(0, register, lambda i: nisa.tensor_tensor(dst=tile, data1=tile, data2=tile, op=nl.add))
-    nisa.dma_copy(dst=out, src=tile)
-    return out
-"""
-
-
-def test_a_loop_as_long_as_an_input_says_is_profiled_on_that_input(tmp_path: Path, capsys: Any) -> None:
-    kernel = tmp_path / "count.py"
-    kernel.write_text(COUNTED)
-    instructions = []
-    for passes in (3, 40):
-        np.save(tmp_path / "n.npy", np.array([[passes]], np.int32))
-        assert main(["profile", str(kernel), "--inputs", str(tmp_path / "n.npy"), "--fields"]) == 0
-        said = dict(line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("vector_engine"))
-        instructions.append(float(said["vector_engine_instruction_count"]))
-    assert instructions[1] - instructions[0] == 37
-
-
 @pytest.mark.parametrize("name", ["trn1", "trn3"])
 def test_a_latency_of_a_machine_that_is_not_calibrated_says_so(kernel: Path, capsys: Any, name: str) -> None:
     assert main(["profile", str(kernel), "--shape", "128x512", "--machine", name]) == 0

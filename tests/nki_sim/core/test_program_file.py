@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -228,18 +227,3 @@ def test_a_forged_loop_is_refused(field: int, value: Any, message: str) -> None:
     text = json.dumps(header).encode()
     with pytest.raises(ProgramFormatError, match=message):
         program_file.loads(data[:8] + len(text).to_bytes(8, "little") + text + data[16 + length :])
-
-
-def test_an_operand_forged_as_read_only_cannot_be_written() -> None:
-    """Marking a destination as read would hide a dependency from the timing; it could not be executed either."""
-    with pytest.raises(ProgramFormatError, match="no operand 'dst' in that place with access r"):
-        program_file.loads(edited(set_field("templates", 0, 3, 0, 1, to="r")))
-    program = traced()
-    first = program.templates[0]
-    dst = replace(first.operands[0], access="r")
-    object.__setattr__(
-        program, "templates", (replace(first, operands=(dst, *first.operands[1:])), *program.templates[1:])
-    )
-    a, b = np.zeros((32, 64), np.float32), np.zeros((32, 32), np.float32)
-    with pytest.raises(ValueError, match="read-only"):
-        execute(program, [a, b])

@@ -15,13 +15,11 @@ from nki_sim import dtypes
 from nki_sim.dtypes import DType
 from nki_sim.encoding import program_file
 from nki_sim.errors import DeviceValueMisused, NkiError, NkiValidationError, OutOfBounds
-from nki_sim.execution.executor import execute, execute_counting
-from nki_sim.machine import MACHINES
+from nki_sim.execution.executor import execute
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 from nki_sim.nki import simulate
 from nki_sim.nki.run import simulate as simulated
-from nki_sim.profile import profile
 from nki_sim.proofs.algebra import Algebra
 from nki_sim.proofs.execution import FieldRun, Input
 from nki_sim.tracing.session import TensorSpec
@@ -105,21 +103,6 @@ def test_proofs_compute_with_them(first: int, second: int) -> None:
     assert algebra.small_integers(found[0]).item() == 5 - first * second - first
 
 
-def test_a_scalar_goes_through_sbuf() -> None:
-    def kernel(numbers: Any) -> Any:
-        tile = nl.ndarray((1, 4), numbers.dtype)
-        nisa.memset(tile, value=7)
-        nisa.dma_copy(dst=tile[:, 1:2], src=numbers)
-        nisa.scalar_store(tile[:, 2:3], nisa.scalar_load(tile[:, 1:2]) + 1)
-        out = nl.ndarray((1, 4), numbers.dtype, buffer=nl.shared_hbm)
-        nisa.dma_copy(dst=out, src=tile)
-        return out
-
-    for width in (np.int32, np.int64):
-        number = np.array([[np.iinfo(width).max - 1]], width)
-        np.testing.assert_array_equal(both_ways(kernel, number), [[7, number[0, 0], np.iinfo(width).max, 7]])
-
-
 def row(tensor: Any, i: Any) -> Any:
     return tensor.ap([[WIDTH, 1], [1, WIDTH]], scalar_offset=i, indirect_dim=0)
 
@@ -169,30 +152,6 @@ def test_a_64_bit_offset_outside_is_found_however_far(place: int) -> None:
     program = nki_sim.trace(kernel, table, number)
     with pytest.raises(OutOfBounds, match=f"index {place} read on the device"):
         execute(program, [table, number])
-
-
-def test_a_loop_and_its_address_arithmetic_are_recorded_counted_and_priced() -> None:
-    def kernel(table: Any, count: Any) -> Any:
-        out = nl.zeros((ROWS, WIDTH), nl.float32, buffer=nl.shared_hbm)
-
-        def body(i: Any) -> None:
-            tile = nl.ndarray((1, WIDTH), nl.float32)
-            nisa.dma_copy(dst=tile, src=row(table, i * 2))
-            nisa.dma_copy(dst=row(out, i), src=tile)
-
-        nl.fori_loop(0, nisa.scalar_load(count) - 1, body)
-        return out
-
-    inputs = [TABLE, np.array([[4]], np.int32)]
-    program = nki_sim.trace(kernel, *inputs)
-    opcodes = [program.templates[number].opcode for number in program.template_ids]
-    (loop,) = program.loops
-    assert opcodes.count("scalar_arithmetic") == 2 and opcodes.count("scalar_load") == 1
-    assert opcodes[loop.start : loop.end] == ["scalar_arithmetic", "dma_copy", "dma_copy"]
-    _, passes = execute_counting(program, inputs)
-    assert passes.cores == (((3,),),)
-    assert profile.measure(program, passes=passes).latency_us > 0
-    assert MACHINES["trn2"].sources["scalar_arithmetic_ns"].confidence == "prior", "no row shows it"
 
 
 MISUSES: dict[str, tuple[Callable[[Any], Any], str]] = {

@@ -353,22 +353,6 @@ def test_a_gather_is_issued_by_gpsimd(options: dict[str, Any]) -> None:
     assert price(gathered(**options)).resource == "dma.gpsimd"
 
 
-def test_a_scatter_that_adds_and_an_indirect_transpose_are_issued_by_gpsimd() -> None:
-    def adds() -> None:
-        rows = nl.ndarray((P, 64), nl.float32, buffer=nl.private_hbm)
-        where = nl.ndarray((64, 1), nl.int32, buffer=nl.sbuf)
-        here = rows.ap(pattern=[[64, 64], [1, 64]], vector_offset=where, indirect_dim=0)
-        nisa.dma_compute(dst=here, srcs=[here, tile(64, partitions=64)], reduce_op=nl.add)
-
-    def turns() -> None:
-        rows = nl.ndarray((P, 64), nl.bfloat16, buffer=nl.private_hbm)
-        where = nl.ndarray((64, 1), nl.uint32, buffer=nl.sbuf)
-        here = rows.ap(pattern=[[64, 64], [1, 64]], vector_offset=where, indirect_dim=0)
-        nisa.dma_transpose(dst=tile(64, nl.bfloat16, partitions=64), src=here)
-
-    assert price(adds).resource == price(turns).resource == "dma.gpsimd"
-
-
 @pytest.mark.parametrize("mode", ["unknown", "hwdge", "none"])
 def test_a_forged_gather_on_a_hardware_queue_is_refused_when_the_file_is_read(mode: str) -> None:
     honest = instruction(gathered())

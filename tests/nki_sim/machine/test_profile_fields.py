@@ -127,26 +127,6 @@ def test_useful_work_is_counted_for_tasks_that_declare_none() -> None:
     assert measured.io_bytes == 2 * F32 * P * 512 * 4
 
 
-@pytest.mark.parametrize(
-    ("body", "found"),
-    [
-        (lambda: nisa.tensor_copy(dst=tile(), src=tile()), ()),
-        (lambda: nisa.tensor_copy(dst=tile(512, nl.bfloat16), src=tile()), ("bfloat16",)),
-        (lambda: nisa.memset(dst=tile(512, nl.bfloat16), value=0.0), ()),
-        (lambda: nisa.tensor_copy(dst=tile(512, nl.int8), src=tile()), ()),
-        (
-            lambda: nisa.nc_matmul(
-                dst=tile(buffer=nl.psum), stationary=tile(P, nl.tfloat32), moving=tile(512, nl.tfloat32)
-            ),
-            ("tfloat32",),
-        ),
-    ],
-    ids=["float32", "rounded on the way", "only filled", "integers", "tfloat32"],
-)
-def test_precision_below_float32_is_seen_in_the_instructions(body: Any, found: tuple[str, ...]) -> None:
-    assert profile.measure(instruction(body)).low_precision == found
-
-
 def test_lines_say_which_engine_they_occupy_and_for_how_long() -> None:
     measured = profile.measure(matmul(K, M, N))
     products = next(line for line in measured.lines if line.engine == "tensor")

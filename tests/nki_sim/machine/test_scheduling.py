@@ -312,23 +312,6 @@ def test_transfers_on_one_queue_are_issued_one_after_the_other_and_queues_in_par
     assert two.end_ns[:8].max() < one.end_ns[:8].max()
 
 
-def test_transfers_over_different_partitions_use_different_engines() -> None:
-    def loads(partitions: int) -> Timeline:
-        def body(source: Any, result: Any) -> None:
-            buffer = tile(4096)
-            for at in range(0, P, partitions):
-                here = slice(at, at + partitions)
-                nisa.dma_copy(dst=buffer[here], src=source[here], engine=nisa.engine.sync)
-            nisa.dma_copy(dst=result, src=source)
-
-        return time(traced(body, 4096), replace(TRN2, dma_hardware_issue_ns=1.0))
-
-    quarters = loads(32)
-    # each as soon as it is issued, on four engines of its own
-    assert quarters.start_ns[:4] == pytest.approx(quarters.issued_ns[:4] + TRN2.dma_hardware_start_ns)
-    assert np.diff(quarters.start_ns[:4]) == pytest.approx(1.0)
-
-
 def test_software_writes_a_descriptor_per_partition_and_loads_follow_each_other() -> None:
     def body(source: Any, result: Any) -> None:
         buffer = tile(8)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.evaluation import Bottleneck
-from benchmarks import ranking, screening, search, search_curves, search_grids, search_walks
+from benchmarks import screening, search, search_grids, search_walks
 from benchmarks.search_grids import Device, Grid, Setting
 from benchmarks.search_kernels import Asked, Change, Point, Search, Spent, Timed
 from benchmarks.search_strategies import STRATEGIES
@@ -41,14 +41,6 @@ def test_every_strategy_ends_pays_and_depends_on_its_seed_alone(name: str) -> No
     runs = search.replayed(made(), STRATEGIES[name], range(3), most=7)
     assert runs == search.replayed(made(), STRATEGIES[name], range(3), most=7)
     assert all(2 <= len(curve) <= 8 and list(curve) == sorted(curve, reverse=True) for curve in runs.regrets)
-
-
-def test_those_that_look_at_prices_are_misled_by_wrong_ones_and_the_others_are_not() -> None:
-    def first(name: str, guide: float) -> tuple[float, ...]:
-        return tuple(search.replayed(made(guide), STRATEGIES[name], range(3), most=7).at(1))
-
-    changed = {name for name in STRATEGIES if first(name, 1.0) != first(name, -1.0)}
-    assert changed == {"greedy by price", "single lineage", "archive + sweep"}
 
 
 @pytest.mark.slow
@@ -147,24 +139,6 @@ def test_a_run_depends_on_its_seed_alone_and_only_where_there_is_chance(name: st
     assert len(search_walks.replayed(wide, walk, range(4), 5)) == (4 if differs else 1)
 
 
-CURVES = {
-    "one": {"random": [[Point(0, 100.0), Point(4, 50.0)], [Point(0, 100.0)]],
-            "archive": [[Point(0, 100.0), Point(5, 80.0), Point(9, 50.0)]]},
-    "two": {"random": [[Point(0, 100.0), Point(2, 50.0)], [Point(0, 100.0), Point(8, 16.0)]],
-            "archive": [[Point(0, 100.0), Point(1, 20.0)]]},
-}  # fmt: skip
-
-
-def test_means_are_geometric_over_tasks_and_ranges_over_seeds() -> None:
-    after, within = search_curves.after, search_curves.within
-    assert search_curves.speed_up(CURVES, "random", after, 0) == search_curves.Spread(1.0, 1.0, 1.0)
-    spread = search_curves.speed_up(CURVES, "random", after, 7)
-    assert [spread.low, spread.mean, spread.high] == pytest.approx([2.0, 2.25, 2.5])
-    assert search_curves.speed_up(CURVES, "archive", after, 1).mean == pytest.approx((1.25 * 5) ** 0.5)
-    assert search_curves.speed_up(CURVES, "random", within, 3).high == pytest.approx(2**0.5)
-    assert search_curves.best_us(CURVES["two"]) == 16.0
-
-
 TWELVE = tuple(Setting(str(n), (n, 1, 1), 100.0 + 10 * n, Bottleneck.MEMORY_BOUND) for n in range(12))
 
 
@@ -189,16 +163,6 @@ def test_on_the_recorded_grids_it_costs_little_and_the_page_says_so(tmp_path: Pa
     text = page.read_text(encoding="utf-8")
     shipped = (Path(__file__).resolve().parents[3] / "docs/search.md").read_text(encoding="utf-8")
     assert "old" not in text and text.partition(screening.BEGIN)[2].partition(screening.END)[0] in shipped
-
-
-REVERSED = [(3.0, 10.0), (2.0, 20.0), (1.0, 30.0)]
-
-
-def test_only_pairs_that_differ_clearly_are_counted() -> None:
-    rows = [(1.0, 100.0), (2.0, 101.0), (3.0, 110.0)]
-    assert ranking.pairs_in_order(rows, 0.02) == (2, 2)
-    assert ranking.pairs_in_order(rows, 0.0) == (3, 3)
-    assert ranking.pairs_in_order(REVERSED, 0.02) == (0, 3)
 
 
 def outcome(number: int, predicted: float | None, measured: float | None, **more: object) -> Outcome:
