@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -183,3 +184,15 @@ def test_what_no_engine_can_do_is_refused_by_name(what: str, body: Callable[...,
 
     with pytest.raises(NkiError, match=message):
         nki_sim.trace(kernel, X)
+
+
+def test_load_transpose2d() -> None:
+    source = X.astype(ml_dtypes.bfloat16)
+
+    def kernel(x: Any) -> Any:
+        tile = nl.load_transpose2d(x)
+        out = nl.ndarray(tile.shape, tile.dtype, buffer=nl.shared_hbm)
+        nl.store(out, tile)
+        return out
+
+    np.testing.assert_array_equal(nki_sim.simulate(kernel)(source), source.T)

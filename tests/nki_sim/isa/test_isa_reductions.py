@@ -505,3 +505,21 @@ def test_dropout_zeroes_with_the_given_probability() -> None:
     assert set(np.unique(kept)) == {0.0, 1.0}
     assert kept[0].all() and not kept[-1].any()
     assert np.abs((kept == 0).mean(1) - rates[:, 0]).max() < 0.2
+
+
+def test_gpsimd_state_can_be_saved_and_restored() -> None:
+    def kernel():
+        state, first, second = nl.ndarray((128, 6), nl.uint32), *[nl.ndarray((128, 4), nl.uint32) for _ in range(2)]
+        nisa.rand_get_state(dst=state)
+        nisa.rng(dst=first, engine=nisa.engine.gpsimd)
+        nisa.rand_set_state(src_seeds=state)
+        nisa.rng(dst=second, engine=nisa.engine.gpsimd)
+        outs = []
+        for tile in (first, second):
+            out = nl.ndarray((128, 4), nl.uint32, buffer=nl.shared_hbm)
+            nl.store(out, tile)
+            outs.append(out)
+        return tuple(outs)
+
+    first, second = nki_sim.simulate(kernel)()
+    np.testing.assert_array_equal(first, second)

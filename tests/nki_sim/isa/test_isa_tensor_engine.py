@@ -291,3 +291,19 @@ def test_local_gather_works_in_groups_of_16(per_index: int, valid: int) -> None:
         nisa.local_gather(d, src_buffer=a, index=i, num_elem_per_idx=per_index, num_valid_indices=valid)
 
     check(body, [src, index], [dst], [want], exact=True)
+
+
+def test_skipped_columns_of_an_indirect_transpose() -> None:
+    table = np.arange(40, dtype=np.float32).reshape(10, 4).astype(ml_dtypes.bfloat16)
+    indices = np.array([[3], [77], [1]], np.uint32)
+
+    def kernel(table, indices):
+        tile = nl.full((4, 3), -1.0, table.dtype)
+        picked = table.ap(pattern=[[4, 3], [1, 4]], vector_offset=nl.load(indices), indirect_dim=0)
+        nisa.dma_transpose(dst=tile, src=picked, oob_mode=nisa.oob_mode.skip)
+        out = nl.ndarray((4, 3), table.dtype, buffer=nl.shared_hbm)
+        nl.store(out, tile)
+        return out
+
+    want = np.stack([table[3], np.full(4, -1.0), table[1]], axis=1)
+    np.testing.assert_array_equal(nki_sim.simulate(kernel)(table, indices).astype(np.float32), want.astype(np.float32))
