@@ -16,7 +16,7 @@ from accelopt_core.languages.nki.calibration import from_json
 from accelopt_core.languages.nki.machine_facts import machine_facts
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import Task
-from accelopt_core.toolchain import Calibration, ToolchainMissing
+from accelopt_core.toolchain import ToolchainMissing
 from infra.calibration.constants import CONSTANTS
 from infra.calibration.file import (
     BadCalibration,
@@ -24,19 +24,16 @@ from infra.calibration.file import (
     Calibrations,
     ConstantRecord,
     KernelRecord,
-    key_of,
     load,
     save,
 )
 from infra.judging import wire
-from infra.neuron.compilation.known_kernel import KNOWN_ARGUMENTS, KNOWN_KERNEL
 from infra.neuron.toolchain import open_neuron_toolchain
-from infra.prediction.predictor import Predictor
-from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
+from infra.simulator.toolchain import traced_on_simulator
 from infra.ssh.job_records import request_key
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
-from nki_sim.machine import TRN1, TRN2
+from nki_sim.machine import TRN2
 from nki_sim.timing.calibration import calibrated_machine, constant_of
 from tests.calibration.devices import INSTALLED
 from tests.e2e.run import orchestrate
@@ -85,18 +82,6 @@ def test_only_what_was_decided_changes_the_machine_and_it_says_where_that_comes_
     assert machine_facts(TRN2).priced_from == "fitted to published measurements"
 
 
-def test_an_uncalibrated_machine_is_calibrated_by_its_user() -> None:
-    constants = tuple(
-        replace(each, shipped=constant_of(TRN1, each.name), value=constant_of(TRN1, each.name))
-        for each in record().constants
-    )
-    core = calibrated_machine("trn1", replace(record(), machine="trn1", constants=constants).calibration())
-    assert core.calibrated and not TRN1.calibrated
-
-
-# --- for whom ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("machine", "installed", "found"),
     [
@@ -111,22 +96,6 @@ def test_a_device_finds_its_own(machine: str, installed: Installed, found: bool,
     assert (Calibrations(folder).for_device(machine, installed) is not None) is found
     assert Calibrations(folder, shipped=True).for_device(machine, installed) is None
     assert Calibrations(folder).for_simulator(machine) is None, "a simulated machine is as shipped unless asked"
-
-
-def test_a_named_file_is_for_whatever_is_of_its_machine(folder: Path) -> None:
-    (path,) = folder.iterdir()
-    named = Calibrations(folder / "elsewhere", path)
-    assert named.for_simulator("trn2") == named.for_device("trn2", Installed("9.9")) == record().calibration()
-    with pytest.raises(BadCalibration, match="give --machine trn2"):
-        named.for_simulator("trn3")
-
-
-def test_versions_never_make_a_path_out_of_the_folder() -> None:
-    assert key_of("trn2", Installed("2.27 or 2.28", "../../etc passwd", "x")) == "trn2-2.27_or_2.28-.._.._etc_passwd"
-    assert "/" not in key_of("trn2", Installed("a/b", "c\\d"))
-
-
-# --- what is not believed ---------------------------------------------------------------------------
 
 
 def _constant(**changes: Any) -> Callable[[dict[str, Any]], object]:
@@ -162,14 +131,6 @@ def test_a_damaged_file_is_refused_by_name_with_what_to_do(what: str, folder: Pa
     assert str(path) in said and "\n" not in said and "orchestrator.py calibrate" in said and "--shipped-model" in said
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"machine": "trn2"}'])
-def test_what_is_no_calibration_at_all_is_refused(content: bytes, folder: Path) -> None:
-    (path,) = folder.iterdir()
-    path.write_bytes(content)
-    with pytest.raises(BadCalibration, match="is no calibration"):
-        load(path)
-
-
 def test_a_file_of_another_target_under_this_ones_name_is_refused(folder: Path) -> None:
     save(Calibrations(folder).path_of("trn2", INSTALLED), record(replace(INSTALLED, sdk="2.31")))
     with pytest.raises(BadCalibration, match="of another device"):
@@ -194,8 +155,6 @@ def test_a_job_with_a_calibration_that_is_none_is_refused(changes: dict[str, Any
     with pytest.raises((ValueError, TypeError, KeyError)):
         from_json(data)
 
-
-# --- what it reaches --------------------------------------------------------------------------------
 
 SLOWER = record().calibration()
 
@@ -226,16 +185,6 @@ def test_a_simulated_latency_is_of_the_calibrated_machine_and_named_so() -> None
     assert issuing[1] is not None and "2.04 µs apart" in issuing[1].evidence, "gaps are priced by it too"
 
 
-def test_predictions_are_of_the_calibrated_machine() -> None:
-    task, candidate = small()
-    prices = []
-    for calibration in (None, SLOWER):
-        predictor = Predictor(task, "trn2", workers=1, calibration=calibration)
-        prices.append(predictor([candidate.source])[candidate.source])
-        predictor.close()
-    assert prices[0] is not None and prices[1] is not None and prices[1] > 1.2 * prices[0]
-
-
 def test_a_device_is_judged_by_its_own_constants_and_by_no_others(tmp_path: Path) -> None:
     installation = PretendSdk(tmp_path, site=SIMULATED).installation
     toolchain = open_neuron_toolchain(traced_on_simulator, installation=installation, calibration=SLOWER)
@@ -256,23 +205,6 @@ def test_a_calibration_travels_with_its_job_and_parts_it_from_others() -> None:
     assert len(keys) == 2 and request_key(request, "simulator", "trn2") in keys
 
 
-def test_a_simulator_of_another_machine_refuses_it() -> None:
-    with pytest.raises(ValueError, match="says nothing about trn3"):
-        SimulatorToolchain("trn3", calibration=SLOWER)
-
-
-def test_one_kernel_on_both_machines_differs_by_what_changed() -> None:
-    times = []
-    for calibration in (None, Calibration("trn2", "x", "calibrated: x", ())):
-        toolchain = SimulatorToolchain("trn2", calibration=calibration)
-        times.append(toolchain.estimate_us(toolchain.compile(KNOWN_KERNEL, KNOWN_ARGUMENTS, 60)))
-        toolchain.close()
-    assert times[0] == times[1], "a calibration that decides nothing changes nothing"
-
-
-# --- on the command line ----------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_run_by_a_calibration_says_so_wherever_it_shows_a_latency(folder: Path) -> None:
     (path,) = folder.iterdir()
@@ -287,10 +219,3 @@ def test_a_run_by_a_calibration_says_so_wherever_it_shows_a_latency(folder: Path
     assert ran.document("manifest.json")["target"]["calibration"]["on"] in label
     listed = orchestrate("runs", folder=folder)
     assert label in listed.output
-
-
-def test_a_damaged_file_ends_a_run_before_it_begins(folder: Path) -> None:
-    (path,) = folder.iterdir()
-    path.write_text("{")
-    ran = orchestrate("--task", "silu", "--preset", "small", "--calibration", str(path), folder=folder)
-    assert ran.status == 2 and ran.errors.count("\n") == 1 and str(path) in ran.errors

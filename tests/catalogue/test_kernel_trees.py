@@ -16,7 +16,6 @@ from accelopt_core.catalogue.kernel_trees import NoTree, StepName, StepRefused, 
 from accelopt_core.catalogue.search import FAULT
 from accelopt_core.task import ShapePreset, Surroundings, Task
 from infra.prediction.predictor import Predictor
-from nki_sim.timing.ties import shipped
 
 nki_sim.install()
 KERNEL = '''"""Rows, scaled and smoothed."""
@@ -67,39 +66,6 @@ def kernel(x, y, factor):
         nisa.activation(dst=second[0:n, :], op=nl.silu, data=first[0:n, :], scale=factor)
         nisa.dma_copy(dst=out[rows, :], src=second[0:n, :])
     return out
-"""
-WINDOWS = """
-import nki
-import nki.isa as nisa
-import nki.language as nl
-
-
-@nki.jit
-def kernel(x):
-    h, w = x.shape
-    out = nl.ndarray((h - 2, w), dtype=x.dtype, buffer=nl.shared_hbm)
-    for i in range((h - 2 + 127) // 128):
-        n = min(128, h - 2 - i * 128)
-        largest = nl.ndarray((128, w), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.dma_copy(dst=largest[0:n, :], src=x[i * 128 : i * 128 + n, :])
-        for k in range(1, 3):
-            row = nl.ndarray((128, w), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.dma_copy(dst=row[0:n, :], src=x[i * 128 + k : i * 128 + k + n, :])
-            nisa.tensor_tensor(dst=largest[0:n, :], data1=largest[0:n, :], data2=row[0:n, :], op=nl.maximum)
-        nisa.dma_copy(dst=out[i * 128 : i * 128 + n, :], src=largest[0:n, :])
-    return out
-"""
-OF_WINDOWS = """import numpy as np
-
-H, W = 1026, 512
-
-
-def get_inputs():
-    return [np.random.normal(size=(H, W)).astype(np.float32)]
-
-
-def forward(x):
-    return np.maximum(np.maximum(x[:-2], x[1:-1]), x[2:])
 """
 REFERENCE = """import numpy as np
 
@@ -241,36 +207,3 @@ def test_where_only_some_shapes_end_in_a_part_of_a_tile_the_others_are_changed(t
         for rows in (*sizes, 384):
             x, y = (random.normal(size=(rows, 512)).astype(np.float32) for _ in range(2))
             np.testing.assert_array_equal(simulated(way.source, x, y, 0.5), simulated(RAGGED, x, y, 0.5))
-
-
-def test_the_small_preset_decides_nothing_about_what_is_found() -> None:
-    ways = []
-    full = ShapePreset("full", (("H", 1026), ("W", 512)))
-    for rows in (258, 200):
-        task = Task("windows", OF_WINDOWS, (ShapePreset("small", (("H", rows), ("W", 256))), full))
-        with closing(Predictor(task, "trn2")) as trees:
-            way = trees.way(WINDOWS, Wanted(most_priced=90))
-        ways.append(way)
-        assert way.after_us < 0.9 * way.before_us
-        for shape in ((rows, 256), (1026, 512)):
-            x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-            np.testing.assert_array_equal(simulated(way.source, x), simulated(WINDOWS, x))
-    assert ways[0].steps[0].what == ways[1].steps[0].what
-    assert ways[0].after_us == pytest.approx(ways[1].after_us, rel=shipped().within)
-
-
-def test_what_only_a_smaller_shape_refuses_is_carried_out_at_the_full_one_alone() -> None:
-    """Seven tiles of rows are no blocks of two."""
-    task = replace(TASK, presets=(ShapePreset("small", (("M", 896), ("N", 64))), TASK.presets[-1]))
-    with closing(Predictor(task, "trn2")) as trees:
-        source = trees.carried_out(KERNEL, [StepName("merge-iterations", "1:2")])
-        prices = trees([KERNEL, source])
-    assert prices[source] not in (None, prices[KERNEL])
-    for shape in ((896, 64), (1024, 512)):
-        x, y = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
-        np.testing.assert_array_equal(simulated(source, x, y, 0.5), simulated(KERNEL, x, y, 0.5))
-
-
-def test_a_search_that_is_stopped_says_what_it_found_by_then(trees: Predictor) -> None:
-    way = trees.way(KERNEL.replace("smoothed", "smooth"), Wanted(), 0.0)
-    assert way.after_us <= way.before_us

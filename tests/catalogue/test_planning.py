@@ -11,7 +11,6 @@ import pytest
 from accelopt_core.candidate import Attempt, Plan
 from accelopt_core.catalogue.kernel_trees import done_in, steps_in
 from accelopt_core.catalogue.proposer import catalogue_proposer
-from accelopt_core.evaluation import Bounds
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, Proposer, RoundContext, UnusableReply
 from ka_extensions.outcome import Outcome
@@ -118,22 +117,6 @@ def test_what_rests_on_a_contested_fact_is_planned_when_nothing_else_gains() -> 
 def test_a_fact_that_the_input_kernel_rests_on_is_no_reason_to_wait() -> None:
     with_fact = ScriptedTrees({"a": 30.0, "b": 20.0, "c": 10.0}, {"b": "a fact", "c": "a fact"})
     assert set(letters(proposer(with_fact).planner.plan(with_fact.context("c")))) == {"a", "b"}
-
-
-def test_near_the_bound_nothing_is_searched() -> None:
-    trees = ScriptedTrees(FOUR)
-    context = trees.context("")
-    profile = replace(context.best_result.profile, bounds=Bounds(99.0, 1.0, 1.0, "declared"))
-    near = replace(context.best_result, profile=profile)
-    with pytest.raises(NothingToPlan, match="of the bound"):
-        proposer(trees).planner.plan(replace(context, best_result=near))
-    assert not trees.asked
-
-
-def test_a_kernel_without_a_tree_ends_the_run_with_the_reason() -> None:
-    trees = ScriptedTrees(FOUR, unreadable="line 3 is a riddle")
-    with pytest.raises(NothingToPlan, match="line 3 is a riddle"):
-        proposer(trees).planner.plan(trees.context(""))
 
 
 def test_a_step_that_memory_saw_fail_on_this_task_is_left_out_and_one_that_won_is_told() -> None:

@@ -45,3 +45,13 @@ def computed(source: str, *arguments: Any, **keywords: Any) -> Any:
 
 def attempt(body: str, *arguments: Any, parameters: str = "x", **keywords: Any) -> Migration:
     return migrate_beta1(beta1(body, parameters), "kernel", list(arguments), keywords)
+
+
+def check_form(form: str) -> None:
+    """Of a table of forms: `name | shapes | text that the new kernel has | !text that it has not`, then the kernel."""
+    head, _, body = form.partition("\n")
+    _, shapes, *said = head.split(" | ")
+    arguments = [normal(*map(int, shape.split("x"))) for shape in shapes.split(" ")]
+    body = body.replace("OUT\n", "out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)\n")
+    new = migrated(body, *arguments, parameters="x, w" if len(arguments) > 1 else "x")
+    assert all((text.removeprefix("!") in new) != text.startswith("!") for text in said), new

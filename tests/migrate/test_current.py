@@ -106,10 +106,6 @@ def test_what_needs_a_person_is_marked_in_place(rule: str, body: str) -> None:
     compile(migration.source, "new", "exec")
 
 
-def test_is_none_asks_nothing_of_a_register() -> None:
-    assert migrate("def kernel(x):\n    r = nisa.register_alloc(1)\n    if r is None:\n        pass\n").done
-
-
 def test_constants_grids_and_the_old_front_end() -> None:
     new = migrate(
         """
@@ -156,14 +152,3 @@ def test_classes_compared_by_identity_from_07_on() -> None:
     """
     assert [finding.rule for finding in migrate(old).left] == ["equality"]
     assert migrate(old.replace("a = 1", "def __eq__(self, other):\n            return True")).done
-
-
-def test_a_launch_grid_is_noted() -> None:
-    migration = migrate("@nki.jit\ndef kernel(x):\n    return x\n\ndef host(x):\n    return kernel[2](x)\n")
-    assert migration.done and [finding.rule for finding in migration.findings] == ["launch"]
-
-
-def test_valid_in_06_as_well() -> None:
-    body = "def kernel(x):\n    s = nisa.scalar_load(x)\n"
-    assert migrate(body).done
-    assert [finding.rule for finding in migrate(body, also_in_06=True).left] == ["not in 0.6"]

@@ -8,82 +8,102 @@ import numpy as np
 import pytest
 
 from nki_sim.beta1 import running
-from tests.migrate.kernels import attempt, beta1, computed, migrated, normal
+from tests.migrate.kernels import attempt, beta1, check_form, computed, migrated, normal
 
 OUT = "out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)\n"
 
+FORMS = """
+## grids of a mesh have names | 16x32 | !mgrid
+OUT
+i = nl.mgrid[0:16, 0:32]
+nl.store(out[i.p, i.x], nl.load(x[i.p, i.x]))
+return out
+## reshapes on chip are views | 16x32 | t.reshape((16, 4, 2, 4))
+out = nl.ndarray((16, 4, 2), dtype=x.dtype, buffer=nl.shared_hbm)
+t = nl.load(x)
+wide = t.reshape(shape=(16, 4, 2, 4))
+nl.store(out, value=nl.max(wide, axis=[3]))
+return out
+## a helper takes some of a tiles blocks | 3x16x8 | fill(tiles[:, i, :, :], x) | dst=rows[:, j, :]
+def fill(rows, source):
+    for j in nl.affine_range(3):
+        rows[j, :, :] = nl.load(source[j])
+out = nl.ndarray((2, 3, 16, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+tiles = nl.ndarray((2, 3, nl.par_dim(16), 8), dtype=x.dtype, buffer=nl.sbuf)
+for i in nl.affine_range(2):
+    fill(tiles[i], x)
+for i in nl.affine_range(2):
+    for j in nl.affine_range(3):
+        nl.store(out[i, j], value=tiles[i, j])
+return out
+## a column of a tile keeps two dimensions | 16x4
+def double(column):
+    column[:, 0] = column[:, 0] * 2.0
+out = nl.ndarray((16, 4), dtype=x.dtype, buffer=nl.shared_hbm)
+t = nl.load(x)
+double(t[:, 1])
+nl.store(out, value=t)
+return out
+## products added under a name start from zeros | 16x16 | nl.zeros
+out = nl.ndarray((16, 16), dtype=np.float32, buffer=nl.shared_hbm)
+t = nl.load(x)
+acc = nl.zeros((16, 16), np.float32, buffer=nl.psum)
+for k in nl.affine_range(2):
+    product = nisa.nc_matmul(t, t)
+    acc += product
+nl.store(out, value=nl.copy(acc))
+return out
+## limits of types are numbers | 16x32 | !finfo | !fp32 | -3.40282
+OUT
+t = nl.load(x)
+low = nl.full((16, 32), nl.finfo(x.dtype).min, dtype=nl.float32)
+high = nl.maximum(low, nl.full((16, 32), nl.fp32.min, dtype=np.float32))
+nl.store(out, value=nl.maximum(t, high))
+return out
+## integers of numpy index like any others | 16x32 | t[:, start:start + 8]
+out = nl.ndarray((16, 4), dtype=x.dtype, buffer=nl.shared_hbm)
+t = nl.load(x)
+starts = np.arange(4) * 8
+for k in range(4):
+    start = starts[k]
+    nl.store(out[:, k:k + 1], value=nl.max(t[:, start:start + 8], axis=[1]))
+return out
+## a transposing load of more rows than partitions | 256x32 | for part in range(0, 256, 128):
+out = nl.ndarray((32, 256), dtype=x.dtype, buffer=nl.shared_hbm)
+nl.store(out, value=nl.load_transpose2d(x))
+return out
+## a column and a row make a tile | 16x1 1x32
+out = nl.ndarray((16, 32), dtype=x.dtype, buffer=nl.shared_hbm)
+nl.store(out, value=nl.load(x) + nl.load(w).broadcast_to((1, 32)))
+nl.store(out, value=nl.add(nl.load(x), nl.load(w)))
+return out
+## a condition of which no branch is left is still python | 16x8
+out = nl.ndarray((2, 16, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+if nisa.get_nc_version() >= nisa.nc_version.gen3:
+    t = nl.ndarray((2, nl.par_dim(16), 8), dtype=x.dtype)
+else:
+    t = nl.ndarray((2, nl.par_dim(16), 8), dtype=np.float32)
+for i in nl.affine_range(2):
+    t[i] = nl.load(x)
+    nl.store(out[i], value=t[i])
+return out
+## an accumulator that does not fit into psum starts from zeros | 32x16 32x512 | sums = nl.zeros( | buffer=nl.sbuf
+out = nl.ndarray((16, 16, 512), dtype=np.float32, buffer=nl.shared_hbm)
+a = nl.load(x)
+b = nl.load(w)
+sums = nl.ndarray((16, nl.par_dim(16), 512), dtype=np.float32, buffer=nl.psum)
+for k in nl.affine_range(2):
+    for i in nl.affine_range(16):
+        sums[i] += nisa.nc_matmul(a, b)
+for i in nl.affine_range(16):
+    nl.store(out[i], value=nl.copy(sums[i]))
+return out
+"""
 
-def test_grids_of_a_mesh_have_names() -> None:
-    new = migrated(
-        OUT + "i = nl.mgrid[0:16, 0:32]\nnl.store(out[i.p, i.x], nl.load(x[i.p, i.x]))\nreturn out\n", normal(16, 32)
-    )
-    assert "mgrid" not in new
 
-
-def test_reshapes_on_chip_are_views() -> None:
-    new = migrated(
-        """
-        out = nl.ndarray((16, 4, 2), dtype=x.dtype, buffer=nl.shared_hbm)
-        t = nl.load(x)
-        wide = t.reshape(shape=(16, 4, 2, 4))
-        nl.store(out, value=nl.max(wide, axis=[3]))
-        return out
-        """,
-        normal(16, 32),
-    )
-    assert "t.reshape((16, 4, 2, 4))" in new
-
-
-def test_a_helper_takes_some_of_a_tiles_blocks() -> None:
-    new = migrated(
-        """
-        def fill(rows, source):
-            for j in nl.affine_range(3):
-                rows[j, :, :] = nl.load(source[j])
-        out = nl.ndarray((2, 3, 16, 8), dtype=x.dtype, buffer=nl.shared_hbm)
-        tiles = nl.ndarray((2, 3, nl.par_dim(16), 8), dtype=x.dtype, buffer=nl.sbuf)
-        for i in nl.affine_range(2):
-            fill(tiles[i], x)
-        for i in nl.affine_range(2):
-            for j in nl.affine_range(3):
-                nl.store(out[i, j], value=tiles[i, j])
-        return out
-        """,
-        normal(3, 16, 8),
-    )
-    assert "fill(tiles[:, i, :, :], x)" in new and "dst=rows[:, j, :]" in new
-
-
-def test_a_column_of_a_tile_keeps_two_dimensions() -> None:
-    migrated(
-        """
-        def double(column):
-            column[:, 0] = column[:, 0] * 2.0
-        out = nl.ndarray((16, 4), dtype=x.dtype, buffer=nl.shared_hbm)
-        t = nl.load(x)
-        double(t[:, 1])
-        nl.store(out, value=t)
-        return out
-        """,
-        normal(16, 4),
-    )
-
-
-def test_products_added_under_a_name_start_from_zeros() -> None:
-    new = migrated(
-        """
-        out = nl.ndarray((16, 16), dtype=np.float32, buffer=nl.shared_hbm)
-        t = nl.load(x)
-        acc = nl.zeros((16, 16), np.float32, buffer=nl.psum)
-        for k in nl.affine_range(2):
-            product = nisa.nc_matmul(t, t)
-            acc += product
-        nl.store(out, value=nl.copy(acc))
-        return out
-        """,
-        normal(16, 16),
-    )
-    assert "nl.zeros" in new
+@pytest.mark.parametrize("form", FORMS.split("## ")[1:], ids=lambda form: form.split(" | ")[0])
+def test_a_form_has_its_rewrite(form: str) -> None:
+    check_form(form)
 
 
 @pytest.mark.parametrize("columns", [512, 300])
@@ -105,36 +125,6 @@ def test_statistics(columns: int) -> None:
         normal(16, 512 + columns),
     )
     assert "nisa.bn_stats(dst=" in new and "nisa.bn_aggr(dst=" in new
-
-
-def test_searches_and_a_reduction_over_partitions() -> None:
-    new = migrated(
-        """
-        out = nl.ndarray((16, 8), dtype=np.uint32, buffer=nl.shared_hbm)
-        left = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
-        total = nl.ndarray((1, 32), dtype=x.dtype, buffer=nl.shared_hbm)
-        t = nl.load(x)
-        top = nisa.max8(src=t)
-        nl.store(out, value=nisa.nc_find_index8(data=t, vals=top))
-        nl.store(left, value=nisa.nc_match_replace8(data=t, vals=top, imm=-1.0))
-        nl.store(total, value=nisa.tensor_partition_reduce(np.add, t))
-        return out, left, total
-        """,
-        normal(16, 32),
-    )
-    assert all(f"nisa.{name}(dst=" in new for name in ("max8", "nc_find_index8", "tensor_partition_reduce"))
-
-
-def test_a_mask_over_two_axes_that_lets_everything_through_is_gone_and_that_is_said() -> None:
-    migration = attempt(
-        OUT + "p, f = nl.mgrid[0:16, 0:32]\nm = p * 32 + f < count\n"
-        "nl.store(out[p, f], value=nl.load(x[p, f], mask=m), mask=m)\nreturn out\n",
-        normal(16, 32),
-        parameters="x, count",
-        count=512,
-    )
-    assert migration.done and migration.proven and "count=512" in migration.source
-    assert [finding for finding in migration.findings if "lets everything through" in finding.text]
 
 
 def test_a_mask_over_two_axes_that_cuts_needs_a_person() -> None:
@@ -331,9 +321,7 @@ COPIED = "t[p, f] = nl.copy(u[p, f], mask={})\nnl.store(out[p, f], value=t)"
         ("nl.store(out[p, a * g], value=t[p, a * g])", {"a": 1}, [{"a": 2}], []),
     ],
 )
-def test_what_was_seen_holds_for_other_numbers_or_is_refused(
-    statement: str, seen: dict[str, int], holds: list[dict[str, int]], refused: list[dict[str, int]]
-) -> None:
+def test_what_was_seen_holds_for_other_numbers_or_is_refused(statement, seen, holds, refused) -> None:
     body = (
         OUT + "p, f, g = nl.arange(16)[:, None], nl.arange(32)[None, :], nl.arange(8)[None, :]\n"
         f"t = nl.load(x)\nu = nl.exp(t)\nnl.store(out, value=u)\n{statement}\nreturn out\n"
@@ -348,114 +336,6 @@ def test_what_was_seen_holds_for_other_numbers_or_is_refused(
             computed(new, x, **other)
 
 
-def test_limits_of_types_are_numbers() -> None:
-    new = migrated(
-        OUT + "t = nl.load(x)\nlow = nl.full((16, 32), nl.finfo(x.dtype).min, dtype=nl.float32)\n"
-        "high = nl.maximum(low, nl.full((16, 32), nl.fp32.min, dtype=np.float32))\n"
-        "nl.store(out, value=nl.maximum(t, high))\nreturn out\n",
-        normal(16, 32),
-    )
-    assert "finfo" not in new and "fp32" not in new and "-3.40282" in new
-
-
-def test_integers_of_numpy_index_like_any_others() -> None:
-    new = migrated(
-        """
-        out = nl.ndarray((16, 4), dtype=x.dtype, buffer=nl.shared_hbm)
-        t = nl.load(x)
-        starts = np.arange(4) * 8
-        for k in range(4):
-            start = starts[k]
-            nl.store(out[:, k:k + 1], value=nl.max(t[:, start:start + 8], axis=[1]))
-        return out
-        """,
-        normal(16, 32),
-    )
-    assert "t[:, start:start + 8]" in new
-
-
-def test_one_kernel_for_tensors_of_several_sizes() -> None:
-    new = migrated(
-        """
-        def double(source):
-            rows, columns = source.shape
-            made = nl.ndarray((rows, columns), dtype=source.dtype, buffer=nl.shared_hbm)
-            for i in nl.affine_range(rows // 16):
-                nl.store(made[i * 16:(i + 1) * 16, 0:8], value=nl.load(source[i * 16:(i + 1) * 16, 0:8]) * 2.0)
-            return made
-        return double(x), double(w)
-        """,
-        normal(32, 8),
-        normal(64, 8),
-        parameters="x, w",
-    )
-    assert "source[16 * i:16 * i + 16" in new or "source[nl.ds(" in new
-
-
-def test_a_transposing_load_of_more_rows_than_partitions() -> None:
-    new = migrated(
-        """
-        out = nl.ndarray((32, 256), dtype=x.dtype, buffer=nl.shared_hbm)
-        nl.store(out, value=nl.load_transpose2d(x))
-        return out
-        """,
-        normal(256, 32),
-    )
-    assert "for part in range(0, 256, 128):" in new
-
-
-def test_a_column_and_a_row_make_a_tile() -> None:
-    migrated(
-        """
-        out = nl.ndarray((16, 32), dtype=x.dtype, buffer=nl.shared_hbm)
-        nl.store(out, value=nl.load(x) + nl.load(w).broadcast_to((1, 32)))
-        nl.store(out, value=nl.add(nl.load(x), nl.load(w)))
-        return out
-        """,
-        normal(16, 1),
-        normal(1, 32),
-        parameters="x, w",
-    )
-
-
-def test_a_condition_of_which_no_branch_is_left_is_still_python() -> None:
-    migrated(
-        """
-        out = nl.ndarray((2, 16, 8), dtype=x.dtype, buffer=nl.shared_hbm)
-        if nisa.get_nc_version() >= nisa.nc_version.gen3:
-            t = nl.ndarray((2, nl.par_dim(16), 8), dtype=x.dtype)
-        else:
-            t = nl.ndarray((2, nl.par_dim(16), 8), dtype=np.float32)
-        for i in nl.affine_range(2):
-            t[i] = nl.load(x)
-            nl.store(out[i], value=t[i])
-        return out
-        """,
-        normal(16, 8),
-    )
-
-
 def test_dtypes_of_outputs_have_to_agree() -> None:
     new = migrated(OUT + "nl.store(out, value=nl.load(x))\nreturn out\n", normal(4, 4, dtype=np.float16))
     assert "dtype=x.dtype" in new
-
-
-def test_an_accumulator_that_does_not_fit_into_psum_starts_from_zeros() -> None:
-    new = migrated(
-        """
-        out = nl.ndarray((16, 16, 512), dtype=np.float32, buffer=nl.shared_hbm)
-        a = nl.load(x)
-        b = nl.load(w)
-        sums = nl.ndarray((16, nl.par_dim(16), 512), dtype=np.float32, buffer=nl.psum)
-        for k in nl.affine_range(2):
-            for i in nl.affine_range(16):
-                sums[i] += nisa.nc_matmul(a, b)
-        for i in nl.affine_range(16):
-            nl.store(out[i], value=nl.copy(sums[i]))
-        return out
-        """,
-        normal(32, 16),
-        normal(32, 512),
-        parameters="x, w",
-    )
-    assert "sums = nl.zeros(" in new and "buffer=nl.sbuf" in new

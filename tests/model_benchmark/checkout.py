@@ -6,12 +6,13 @@ from pathlib import Path
 
 from infra.model_benchmark.placing import Kernel, Place
 from tests.house.structure import ROOT
+from tests.mutations.bases import FOLDER
 
 HERE = Path(__file__).resolve().parent
 PROMPTS = ("What is a kernel?", "Why is the sky blue?")
 MATMUL, ATTENTION = Place("matmul_kernel.py", "matmul"), Place("attention_kernel.py", "attention")
-WINNERS = {MATMUL: HERE / "winners" / "matmul.py", ATTENTION: HERE / "winners" / "gqa_full.py"}
-"""As the suite left them; found by the catalogue from the shipped kernels."""
+WINNERS = {MATMUL: HERE / "winners" / "matmul.py", ATTENTION: FOLDER / "gqa_full.py"}
+"""Found by the catalogue from the shipped kernels."""
 _SHIPPED = {MATMUL: "matmul", ATTENTION: "gqa_full"}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
 import signal
 import tempfile
 import zlib
@@ -43,9 +42,7 @@ def put_in(deployment: Deployment) -> None:
     deployment.put_in(fitted(BOTH, there), there)
 
 
-def test_kernels_are_put_in_and_the_checkout_is_put_back_byte_for_byte(
-    deployment: Deployment, checkout: Path, work: Path
-) -> None:
+def test_kernels_are_put_in_and_the_checkout_is_put_back_byte_for_byte(deployment, checkout, work) -> None:
     before = picture(checkout)
     put_in(deployment)
     there = deployment.look()
@@ -62,22 +59,6 @@ def test_kernels_are_put_in_and_the_checkout_is_put_back_byte_for_byte(
 
 
 @pytest.mark.slow
-def test_asking_twice_changes_nothing_and_other_kernels_wait_for_the_first(
-    deployment: Deployment, checkout: Path
-) -> None:
-    before, there = picture(checkout), deployment.look(files_of(BOTH))
-    put_in(deployment)
-    placed = picture(checkout)
-    assert deployment.look().digest == there.digest, "the digest is of the checkout as it was"
-    deployment.put_in(fitted(BOTH, there), there)
-    with pytest.raises(JobRefused, match="put it back first"):
-        deployment.put_in(fitted(BOTH[:1], there), there)
-    assert picture(checkout) == placed
-    deployment.put_back()
-    assert picture(checkout) == before
-
-
-@pytest.mark.slow
 def test_a_checkout_that_changed_since_it_was_read_is_left_alone(deployment: Deployment, checkout: Path) -> None:
     there = deployment.look(files_of(BOTH))
     (checkout / "qwen.py").write_text("# edited")
@@ -85,17 +66,6 @@ def test_a_checkout_that_changed_since_it_was_read_is_left_alone(deployment: Dep
     with pytest.raises(JobRefused, match="was changed since"):
         deployment.put_in(fitted(BOTH, there), there)
     assert picture(checkout) == before and deployment.look().in_place is None
-
-
-@pytest.mark.slow
-def test_what_the_user_edits_meanwhile_is_kept_aside(deployment: Deployment, checkout: Path) -> None:
-    before = picture(checkout)
-    put_in(deployment)
-    (checkout / MATMUL.file).write_text("# my own idea")
-    back = deployment.put_back()
-    assert back is not None and picture(checkout) == before
-    (copy,) = back.kept
-    assert Path(copy).read_text() == "# my own idea"
 
 
 def in_two_folders(checkout: Path) -> list[tuple[Kernel, Place]]:
@@ -150,16 +120,6 @@ def test_whatever_the_user_made_of_our_files_meanwhile_is_kept_and_named(
 
 
 @pytest.mark.slow
-def test_a_folder_that_was_removed_meanwhile_comes_back(deployment: Deployment, checkout: Path) -> None:
-    both = in_two_folders(checkout)
-    before, there = picture(checkout), deployment.look(files_of(both))
-    deployment.put_in(fitted(both, there), there)
-    shutil.rmtree(checkout / "one")
-    deployment.put_back()
-    assert picture(checkout) == before and (checkout / "one").stat().st_mode & 0o777 == 0o755
-
-
-@pytest.mark.slow
 def test_the_digest_is_of_the_users_files_while_ours_are_in_place(deployment: Deployment, checkout: Path) -> None:
     there = deployment.look()
     put_in(deployment)
@@ -172,24 +132,6 @@ def test_the_digest_is_of_the_users_files_while_ours_are_in_place(deployment: De
         (checkout / name).unlink() if was is None else (checkout / name).write_bytes(was)
     (checkout / "main.py").write_bytes(main)
     assert deployment.look().digest == there.digest
-
-
-@pytest.mark.slow
-def test_another_work_directory_is_told_whose_the_kernels_are(
-    runner: SshRunner, deployment: Deployment, checkout: Path, work: Path, tmp_path: Path
-) -> None:
-    """Two users, or one with two of them: neither takes the other's kernels for the user's own files."""
-    before, there = picture(checkout), deployment.look(files_of(BOTH))
-    put_in(deployment)
-    placed, root = picture(checkout), runner.root
-    runner._root = str(tmp_path / "another")
-    for refused in (deployment.look, deployment.put_back, lambda: deployment.put_in(fitted(BOTH, there), there)):
-        with pytest.raises(JobRefused, match=f"of the work directory {work} are in place"):
-            refused()
-    assert picture(checkout) == placed
-    runner._root = root
-    deployment.put_back()
-    assert picture(checkout) == before
 
 
 def test_an_edit_just_before_the_first_file_is_replaced_stays(checkout: Path, work: Path) -> None:
@@ -239,14 +181,6 @@ def test_links_and_files_that_are_not_there_are_refused(deployment: Deployment, 
     assert picture(elsewhere) == before
 
 
-def test_a_folder_that_is_none_is_refused(runner: SshRunner, tmp_path: Path) -> None:
-    with pytest.raises(JobRefused, match="is no folder there"):
-        Deployment(runner, str(tmp_path / "nowhere")).look()
-
-
-# --- the link drops -------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def cut_each_request_once(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     """Every operation on a checkout loses its link after it was sent whole, and once before its answer is read."""
@@ -281,9 +215,7 @@ def cut_each_request_once(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterat
 OPERATIONS = ("checkout_look", "checkout_place", "checkout_put_back")
 
 
-def test_a_link_that_drops_at_every_request_loses_nothing(
-    runner: SshRunner, deployment: Deployment, checkout: Path, cut_each_request_once: set[str]
-) -> None:
+def test_a_link_that_drops_at_every_request_loses_nothing(runner, deployment, checkout, cut_each_request_once) -> None:
     before = picture(checkout)
     runner.connect()
     put_in(deployment)
@@ -292,8 +224,6 @@ def test_a_link_that_drops_at_every_request_loses_nothing(
     assert picture(checkout) == before
     assert cut_each_request_once == {f"{name}, {when}" for name in OPERATIONS for when in ("sent half", "answered")}
 
-
-# --- the host's own process is killed -----------------------------------------------------------------
 
 TOUCHING = ("open", "replace", "unlink", "utime", "rmdir", "makedirs")
 """Functions of `os` that the agent changes files by."""

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import pytest
 
 import orchestrator
 from infra.e2e_benchmark import Benchmark
-from infra.ssh.stream import Stream
 from tests.house.structure import ROOT
 from tests.infra.test_documents import checked
 from tests.model_benchmark.checkout import ATTENTION, MATMUL, WINNERS, lay_out, picture
@@ -160,32 +158,6 @@ def test_the_baseline_is_measured_once_unless_it_is_asked_for_again(model: Model
 
 
 @pytest.mark.slow
-def test_a_baseline_that_is_asked_for_again_is_of_the_checkout_without_the_kernels(model: Model) -> None:
-    assert model(*model.put, *model.command)[1]["in_place"]
-    status, said, read = model(*model.put, *model.command, "--baseline-again")
-    assert (status, said["verdict"], said["in_place"], model.tally) == (FASTER, "faster", True, "bkbk")
-    assert "putting the checkout back first" in read
-    assert model("--undo")[0] == 0 and model.is_as_it_was
-
-
-@pytest.mark.slow
-def test_nothing_is_measured_beside_a_baseline_that_still_runs(model: Model) -> None:
-    """Of a client that was killed, and of files that were changed since."""
-    model.says(without={"waits": str(model.folder / "never")})
-    argv = [sys.executable, str(ROOT / "orchestrator.py"), "model", *model.host, *model.put, *model.command]
-    client = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert model.reaches("b")
-    client.kill()
-    client.wait()
-    (model.checkout / "new.py").touch()
-    status, said, _ = model(*model.put, *model.command)
-    assert status == UNREACHABLE and "is at work in" in said["error"] and model.tally == "b"
-    assert model("--undo")[0] == 0 and model.nothing_runs
-    (model.checkout / "new.py").unlink()
-    assert model.is_as_it_was and not list((model.work / "checkouts").iterdir())
-
-
-@pytest.mark.slow
 def test_a_baseline_that_is_none_touches_nothing(model: Model) -> None:
     model.says(without={"dies": True})
     status, said, _ = model(*model.put, *model.command)
@@ -201,17 +173,6 @@ def test_a_baseline_that_is_none_touches_nothing(model: Model) -> None:
     model.says()
     status, said, _ = model(*model.put, *model.command)
     assert (status, model.tally, said["notes"]) == (FASTER, "bbbbk", []), "what was no result stands for none"
-
-
-@pytest.mark.slow
-def test_a_baseline_of_a_checkout_that_changes_meanwhile_is_not_kept(model: Model) -> None:
-    model.says(without={"leaves": "bench.log"})
-    status, said, _ = model(*model.put, *model.command)
-    assert status == UNREACHABLE and "was changed while its baseline ran" in said["error"]
-    (model.checkout / "bench.log").unlink()
-    model.says(kernels={"report": SLOW})
-    assert model(*model.put, *model.command)[0] == FASTER and model.is_as_it_was
-    assert model.tally == "bbk", "what was measured meanwhile is not kept"
 
 
 @pytest.mark.slow
@@ -243,28 +204,6 @@ def test_a_link_that_drops_while_the_harness_runs_is_waited_out(model: Model, ss
     status, said, _ = came[0]
     assert (status, said["verdict"], model.tally) == (FASTER, "faster", "bk")
     assert any("dropped, and was back" in note for note in said["notes"])
-
-
-@pytest.mark.slow
-def test_a_link_that_drops_in_the_middle_of_a_report_is_mended(
-    model: Model, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model.says(*({"blanks": 8 << 20} for _ in range(2)))
-    more, received, cuts = Stream._more, Counter[str](), []
-
-    def counting(self: Stream) -> None:
-        had = len(self._buffer)
-        more(self)
-        received[model.tally] += len(self._buffer) - had
-        if received[model.tally] > 2 << 20 and model.tally not in cuts:
-            cuts.append(model.tally)
-            sshd.cut()
-
-    monkeypatch.setattr(Stream, "_more", counting)
-    status, said, _ = model(*model.put, *model.command)
-    assert (status, said["verdict"], model.tally, cuts) == (FASTER, "faster", "bk", ["b", "bk"])
-    kept = Path(said["kernels"]["folder"]) / "report.json"
-    assert kept.stat().st_size == len(json.dumps(QUICK)) + (8 << 20)
 
 
 @pytest.mark.parametrize("which", [pytest.param("b", marks=pytest.mark.slow), "bk"])
@@ -364,9 +303,7 @@ def test_a_benchmark_of_another_client_is_left_alone(model: Model) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [False, True])
-def test_an_interruption_ends_the_harness_and_puts_the_checkout_back(
-    model: Model, monkeypatch: pytest.MonkeyPatch, damaged: bool
-) -> None:
+def test_an_interruption_ends_the_harness_and_puts_the_checkout_back(model, monkeypatch, damaged) -> None:
     """Or says that it could not."""
     model.says(kernels={"waits": str(model.folder / "never")})
     follow: Callable[..., None] = Benchmark._follow
@@ -389,31 +326,3 @@ def test_an_interruption_ends_the_harness_and_puts_the_checkout_back(
     assert (status, said["error"]) == (5, "interrupted") and model.nothing_runs
     assert model.is_as_it_was is not damaged
     assert ("the kernels are in the checkout still, `model --undo` puts it back" in read) is damaged
-
-
-@pytest.mark.slow
-def test_other_kernels_in_place_are_put_back_first(model: Model) -> None:
-    assert model(*model.put, *model.command)[1]["in_place"]
-    status, said, read = model("--put", f"{WINNERS[ATTENTION]}={ATTENTION}", *model.command)
-    assert "putting the checkout back first" in read and model.tally == "bk" + "b"
-    assert said["verdict"] == "not faster" and model.is_as_it_was
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ((), "which kernel"),
-        (("--put", "latest=a.py:f"), "no run in"),
-        (("--put", "nothing.py=a.py:f"), "nothing.py: cannot be read"),
-        (("--put", "a.py:f"), "write KERNEL=FILE:FUNCTION"),
-        (
-            ("--put", f"{WINNERS[MATMUL]}=gone.py:f", "--harness", "command", "--harness-command", "true {report}"),
-            "gone.py",
-        ),
-    ],
-)
-def test_what_cannot_be_meant_is_said_in_one_line(
-    model: Model, tmp_path: Path, flags: tuple[str, ...], said: str
-) -> None:
-    status, document, _ = model("--checkpoints", str(tmp_path / "none"), *flags)
-    assert status in (2, UNREACHABLE) and said in document["error"] and model.tally == ""

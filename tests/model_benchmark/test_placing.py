@@ -1,11 +1,16 @@
-"""A kernel in the place of a model's function: the one function is replaced, and every other byte is as it was."""
+"""A kernel in the place of a model's function, byte for byte; and Amdahl's law on a table of kernels."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from infra.model_benchmark.named import places_of
 from infra.model_benchmark.placing import CannotPlace, Kernel, Place, placed
+from infra.model_benchmark.projection import KernelFile, KernelUse, ModelTable, projection, read_table
+from infra.toml_files import BadToml
 
 PLACE = Place("layers/norm.py", "rmsnorm")
 MODEL = b"""# a model's file
@@ -41,29 +46,11 @@ def test_an_import_stands_where_the_function_stood() -> None:
     assert made.notes == ()
 
 
-def test_in_a_package_the_import_is_relative() -> None:
-    text = placed(KERNEL, PLACE, MODEL, in_package=True).files[PLACE.file]
-    assert b"\nfrom .nki_optimizer_rmsnorm import kernel as rmsnorm\n" in text
-
-
 def test_a_byte_order_mark_and_line_ends_stay() -> None:
     windows = b"\xef\xbb\xbf" + MODEL.replace(b"\n", b"\r\n")
     text = placed(KERNEL, PLACE, windows, in_package=False).files[PLACE.file]
     assert text.startswith(b"\xef\xbb\xbf# a model") and text.count(b"\n") == text.count(b"\r\n")
     compile(text.decode("utf-8-sig"), "norm.py", "exec")
-
-
-def test_the_last_function_of_a_file_without_a_line_end() -> None:
-    text = placed(KERNEL, PLACE, b"x = 1\ndef rmsnorm(x, weight, eps): return x", in_package=False).files[PLACE.file]
-    assert text == b"x = 1\nfrom nki_optimizer_rmsnorm import kernel as rmsnorm"
-
-
-def test_other_names_of_parameters_and_a_missing_decorator_are_noted() -> None:
-    kernel = Kernel("best.py", KERNEL.source.replace("weight", "g"), "kernel")
-    notes = placed(kernel, PLACE, b"def rmsnorm(x, weight): return x\n", in_package=False).notes
-    assert (
-        len(notes) == 2 and "(x, weight) there and (x, g, eps) in best.py" in notes[0] and "not decorated" in notes[1]
-    )
 
 
 @pytest.mark.parametrize(
@@ -109,3 +96,63 @@ def test_what_is_no_place_is_refused(word: str, said: str) -> None:
         places_of([word])
     with pytest.raises(ValueError, match="two kernels for norm.py:f"):
         places_of(["a.py=norm.py:f", "b.py=norm.py:f"])
+
+
+USE = KernelUse("mm", KernelFile(Path("a.py")), KernelFile(Path("b.py")), ("128x128",), (), 48, 0.5)
+
+
+def test_what_no_kernel_covers_stays_as_it_is() -> None:
+    found = projection(ModelTable("m", 1000.0, (USE, replace(USE, share=0.25))), [(10.0, 5.0), (8.0, 2.0)])
+    assert found.speedup == 1 / (0.25 + 0.25 + 0.25 / 4) and found.covered == 0.75
+    assert found.projected_step_us == 562.5
+    assert [row.saved for row in found.kernels] == [0.25, 0.1875]
+    assert (found.tokens_per_s, found.projected_tokens_per_s) == (None, None)
+
+
+def test_a_kernel_that_became_slower_costs_and_a_step_without_a_time_has_only_a_speed_up() -> None:
+    found = projection(ModelTable("m", None, (USE,)), [(10.0, 20.0)])
+    assert found.speedup == 1 / 1.5 and found.kernels[0].saved == -0.5
+    assert (found.step_us, found.projected_step_us) == (None, None)
+
+
+ROW = 'before = "a.py"\nafter = "/b.py:mm"\nshapes = ["128x512:float32"]\nshare = 0.5\n'
+
+
+def test_a_table_is_read_with_its_paths_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text(
+        f"[model]\nstep_us = 12.5\ntokens_per_step = 8\n[[kernel]]\n{ROW}calls = 3\nconstants = [1e-6]\n"
+    )
+    table = read_table(tmp_path / "t.toml")
+    use = KernelUse(
+        "a", KernelFile(tmp_path / "a.py"), KernelFile(Path("/b.py"), "mm"), ("128x512:float32",), (1e-6,), 3, 0.5
+    )
+    assert table == ModelTable("t", 12.5, (use,), 8.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", r"\[\[kernel\]\] for each"),
+        ("[kernel]\n" + ROW, r"\[\[kernel\]\] for each"),
+        ("[[kernel]]\n" + ROW.replace("share = 0.5", ""), "1 has no share"),
+        ("[[kernel]]\n" + ROW.replace("0.5", "1.5"), "a fraction of 1"),
+        ("[[kernel]]\n" + ROW.replace("0.5", "-1"), "not a number above 0"),
+        ("[[kernel]]\n" + ROW.replace("0.5", "nan"), "not a number above 0"),
+        ("[[kernel]]\n" + ROW + "[[kernel]]\n" + ROW + "[[kernel]]\n" + ROW, "add up to 1.5"),
+        ("[[kernel]]\n" + ROW + "calls = 0\n", "calls is 0, not a count"),
+        ("[[kernel]]\n" + ROW.replace('["128x512:float32"]', "128"), "shapes are a list"),
+        ("[[kernel]]\n" + ROW + 'constants = ["x"]\n', "constants are a list of numbers"),
+        ("[[kernel]]\n" + ROW + "constants = [true]\n", "constants are a list of numbers"),
+        ("[[kernel]]\n" + ROW + "constants = [nan]\n", "constants are a list of numbers"),
+        ("[[kernel]]\n" + ROW.replace("0.5", "1" + 400 * "0"), "not a number above 0"),
+        ("[model]\nstep_us = 1%s\n[[kernel]]\n" % (400 * "0") + ROW, "not a number above 0"),
+        ("[model]\ntokens_per_step = 0\n[[kernel]]\n" + ROW, "tokens_per_step is 0, not a number above 0"),
+        ("[[kernel]]\n" + ROW + "cals = 3\n", "no setting cals; known: name"),
+        ("[model]\nstep_ms = 3\n[[kernel]]\n" + ROW, "no setting step_ms"),
+        ("[[kernel]\n", "correct it"),
+    ],
+)
+def test_a_table_that_says_too_little_or_too_much_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "t.toml").write_text(text)
+    with pytest.raises(BadToml, match=said):
+        read_table(tmp_path / "t.toml")

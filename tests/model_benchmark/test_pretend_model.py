@@ -127,9 +127,7 @@ def table(checkouts: tuple[Path, Path], models: tuple[Ran, Ran], tmp_path: Path)
     return path
 
 
-def test_the_projected_gain_is_that_of_the_summed_simulated_times(
-    models: tuple[Ran, Ran], table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_projected_gain_is_that_of_the_summed_simulated_times(models, table, capsys) -> None:
     before, after = models
     assert orchestrator.main(["model", "--kernel-table", str(table), "--json"]) == 0
     captured = capsys.readouterr()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from infra.model_benchmark import named, reports
+from infra.model_benchmark import reports
 from infra.model_benchmark.figures import Accuracy, Figures, PromptScore, gain
 from infra.model_benchmark.harness import BadHarness
-from infra.model_benchmark.harnesses import REPORTS, harness_of
+from infra.model_benchmark.harnesses import harness_of
 from infra.model_benchmark.nki_moe import REPORT, NkiMoe
 from infra.model_benchmark.reports import ReportInvalid
 from infra.model_benchmark.verdict import Verdict, judged
@@ -108,20 +108,6 @@ def test_what_cannot_be_a_report_is_refused_by_name(name: str, change: Change, s
         ALL.figures(changed(FILES, name, change), READ)
 
 
-@pytest.mark.parametrize("name", [REPORT, RECORDS])
-def test_a_file_that_is_missing_is_named(name: str) -> None:
-    with pytest.raises(ReportInvalid, match=name):
-        ALL.figures({other: data for other, data in FILES.items() if other != name}, READ)
-
-
-def test_records_of_before_the_second_round_are_called_otherwise() -> None:
-    files = {"nki-optimizer_qwen3-30b-a3b_score_records.csv": FILES[RECORDS], REPORT: FILES[REPORT]}
-    assert ALL.figures(files, READ).score == 3.7275810082924385
-
-
-# --- how it is started ------------------------------------------------------------------------------
-
-
 def test_each_run_compiles_into_its_own_folder_and_leaves_its_files_there() -> None:
     command = harness_of("nki-moe", "--qwen qwen_with_nki --seq-len 64", "").command("/py", "/their/checkout", READ)
     words = " ".join(command.argv)
@@ -151,22 +137,6 @@ def test_each_run_compiles_into_its_own_folder_and_leaves_its_files_there() -> N
 def test_what_cannot_run_is_said_before_it_is_tried(flags: str, read: Any, said: str) -> None:
     with pytest.raises(BadHarness, match=said):
         harness_of("nki-moe", flags, "").command("/py", "/c", read)
-
-
-def test_the_names_on_the_command_line_are_the_harnesses() -> None:
-    assert ("nki-moe", *REPORTS) == named.HARNESSES
-    for name in named.HARNESSES:
-        assert harness_of(name, "", "run {report}" if name in REPORTS else "").name == name
-
-
-# --- a command of the user's own --------------------------------------------------------------------
-
-
-def test_a_command_is_told_where_everything_is() -> None:
-    harness = harness_of("command", "--fast", "{python} {checkout}/bench.py --out {report} --tmp={job}/x")
-    assert harness.command("/py", "/c", {}).argv == (
-        "/py", "/c/bench.py", "--out", "{{job-directory}}/report.json", "--tmp={{job-directory}}/x", "--fast",
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -235,8 +205,6 @@ def test_each_format_refuses_what_it_cannot_mean(reader: reports.Reader, report:
         reader("report.json", json.dumps(report).encode())
 
 
-# --- what follows -----------------------------------------------------------------------------------
-
 BEFORE = Figures(Accuracy.UNCHECKED, 100.0, 50.0, per_token_ms=2.0, answer_tokens=128.0)
 
 
@@ -257,11 +225,6 @@ BEFORE = Figures(Accuracy.UNCHECKED, 100.0, 50.0, per_token_ms=2.0, answer_token
 def test_the_verdict_goes_by_what_both_runs_report(after: Figures | None, verdict: Verdict, why: str) -> None:
     found, said = judged(BEFORE, after, "it crashed")
     assert found is verdict and re.search(why, said)
-
-
-def test_answers_that_only_the_baseline_had_checked_fail() -> None:
-    verdict, why = judged(replace(BEFORE, accuracy=Accuracy.PASSED), replace(BEFORE, latency_ms=1.0), "")
-    assert verdict is Verdict.FAILED and "are not with them" in why
 
 
 def test_a_gain_is_above_one_where_the_kernels_help_and_nothing_where_a_run_is_silent() -> None:

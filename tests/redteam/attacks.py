@@ -188,23 +188,16 @@ KNOWN = [np.random.normal(size=(128, 512)).astype(np.float32) for _ in range(2)]
 """,
 }
 
+ADD = "nisa.tensor_tensor(dst=c, data1=a, data2=b, op=nl.add)"
+ON_CHIP = "buffer=nl.sbuf"
 KERNELS: dict[str, str] = {
-    "zeros": kernels.FAST.replace(
-        "nisa.tensor_tensor(dst=c, data1=a, data2=b, op=nl.add)", "nisa.memset(dst=c, value=0.0)"
-    ),
-    "ones": kernels.FAST.replace(
-        "nisa.tensor_tensor(dst=c, data1=a, data2=b, op=nl.add)", "nisa.memset(dst=c, value=1.0)"
-    ),
-    "memory that was never written": kernels.FAST.replace(
-        "            nisa.tensor_tensor(dst=c, data1=a, data2=b, op=nl.add)\n", ""
-    ),
-    "numbers of its own": kernels.FAST.replace(
-        "nisa.tensor_tensor(dst=c, data1=a, data2=b, op=nl.add)",
-        "nisa.iota(dst=c, pattern=[[1, STEP]], channel_multiplier=3)",
-    ),
+    "zeros": kernels.FAST.replace(ADD, "nisa.memset(dst=c, value=0.0)"),
+    "ones": kernels.FAST.replace(ADD, "nisa.memset(dst=c, value=1.0)"),
+    "memory that was never written": kernels.FAST.replace(f"            {ADD}\n", ""),
+    "numbers of its own": kernels.FAST.replace(ADD, "nisa.iota(dst=c, pattern=[[1, STEP]], channel_multiplier=3)"),
     "its input": kernels.FAST.replace("src=c)", "src=a)"),
     "half of the work": kernels.FAST.replace("n // STEP", "n // STEP // 2").replace("STEP = 2048", "STEP = 256"),
-    "bfloat16 arithmetic": kernels.FAST.replace("dtype=x.dtype, buffer=nl.sbuf", "dtype=nl.bfloat16, buffer=nl.sbuf"),
+    "bfloat16 arithmetic": kernels.FAST.replace(f"dtype=x.dtype, {ON_CHIP}", f"dtype=nl.bfloat16, {ON_CHIP}"),
 }
 """Tricks in the kernel itself."""
 

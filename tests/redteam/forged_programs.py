@@ -204,9 +204,6 @@ NOT_WHAT_THEY_SAY: dict[str, Change] = {
 """Unchanged, the file is accepted; so is, without a contract, most of this."""
 
 
-# --- files that use up the reader -------------------------------------------------------------------------
-
-
 def header_of(text: bytes) -> Change:
     return lambda f: f.dumps(header=text)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -274,13 +273,6 @@ def steered(threshold: float) -> str:
     )
 
 
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    target = LocalTarget("simulator", "trn2")
-    yield target
-    target.close()
-
-
 def judged(target: LocalTarget, source: str, task: Task) -> Evaluation:
     assert source != HONEST
     request = EvaluationRequest(task, Candidate("c", source, "input"), extra_seeds=(7,))
@@ -389,24 +381,16 @@ def test_what_does_not_depend_on_it_is_accepted(target: LocalTarget, name: str) 
     assert isinstance(result, Measured), explain(result)
 
 
-@pytest.mark.parametrize("name", FEWER_BITS)
-def test_fewer_bits_than_float32_are_refused(target: LocalTarget, name: str) -> None:
-    result = judged(target, FEWER_BITS[name], ONE)
-    assert isinstance(result, (Incorrect, Implausible)), explain(result)
-
-
-@pytest.mark.parametrize("threshold", [3.0, 30.0])
-def test_a_branch_that_inputs_choose_is_taken_by_some(target: LocalTarget, threshold: float) -> None:
-    result = judged(target, steered(threshold), ONE)
-    assert isinstance(result, REFUSED), explain(result)
-
-
 def clamped(limit: float) -> str:
     return with_lines(f"nisa.tensor_scalar(dst=c, data=c, op0=nl.minimum, operand0={limit})")
 
 
-def test_a_clamp_within_the_range_of_inputs_is_found(target: LocalTarget) -> None:
-    result = judged(target, clamped(100.0), ONE)
+WITHIN_REACH = {"a branch": steered(3.0), "a rare branch": steered(30.0), "a clamp within the inputs": clamped(100.0)}
+
+
+@pytest.mark.parametrize("source", [*FEWER_BITS.values(), *WITHIN_REACH.values()], ids=[*FEWER_BITS, *WITHIN_REACH])
+def test_fewer_bits_and_what_some_inputs_reach_are_refused(target: LocalTarget, source: str) -> None:
+    result = judged(target, source, ONE)
     assert isinstance(result, REFUSED), explain(result)
 
 

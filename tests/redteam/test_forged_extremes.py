@@ -162,9 +162,6 @@ def test_it_is_refused(name: str) -> None:
     assert_refused(judged(forged(REFUSED[name])))
 
 
-# --- as often as a file allows ------------------------------------------------------------------------------------
-
-
 def edges(count: int) -> Change:
     """The last instruction waits for the first, as often as that."""
 

@@ -7,10 +7,8 @@ instruction keeps, and that everything is counted before it is done.
 from __future__ import annotations
 
 import resource
-import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -25,13 +23,11 @@ from accelopt_core.toolchain import CompileError
 from infra.judging.limits import limited_memory
 from infra.simulator.toolchain import Simulated, SimulatorToolchain, _checked
 from infra.targets.local import LocalTarget
-from infra.targets.over_ssh import SshTarget
 from nki_sim.machine import MACHINES
 from tests.redteam.forged_programs import NOT_WHAT_THEY_SAY, USED_UP
 from tests.redteam.forgeries import EVERYTHING, HONEST, forged, leaving
 from tests.redteam.test_redteam import TASK
 from tests.slow import without
-from tests.ssh.server import make_sshd
 
 REFUSED = (CompileFailed, Incorrect, Implausible, Crashed)
 """None of them a fault of the target or of the task, which would end a run."""
@@ -74,7 +70,12 @@ def test_unchanged_it_is_accepted() -> None:
 
 @pytest.mark.parametrize("name", NOT_WHAT_THEY_SAY)
 def test_a_program_that_is_not_what_it_says_is_refused(name: str) -> None:
-    assert_refused(judged(forged(NOT_WHAT_THEY_SAY[name])))
+    """It is not even executed, but for results that are only wrong, which the comparison is there for."""
+    data = forged(NOT_WHAT_THEY_SAY[name])
+    if name in ("a result read backwards", "a destination that a transfer writes many times"):
+        return assert_refused(judged(data))
+    with pytest.raises(CompileError):
+        _checked(data, lines_with_code(EVERYTHING), MACHINES["trn2"])
 
 
 @pytest.mark.parametrize("name", without("a loop that never ends", "passes by the bits of an input", of=USED_UP))
@@ -82,24 +83,12 @@ def test_a_program_that_uses_up_the_judge_is_refused_in_time(name: str) -> None:
     assert_refused(judged(forged(USED_UP[name])))
 
 
-@pytest.mark.parametrize("name", NOT_WHAT_THEY_SAY)
-def test_what_is_refused_for_what_it_says_is_not_even_executed(name: str) -> None:
-    """But for results that are only wrong, which the comparison is there for."""
-    if name in ("a result read backwards", "a destination that a transfer writes many times"):
-        return
-    with pytest.raises(CompileError):
-        _checked(forged(NOT_WHAT_THEY_SAY[name]), lines_with_code(EVERYTHING), MACHINES["trn2"])
-
-
-# --- the same by way of a candidate's process, here and over SSH -------------------------------------------
-
 SENT = {
     name: change
     for name, change in {**NOT_WHAT_THEY_SAY, **USED_UP}.items()
     if name not in ("a header of brackets", "a header of blanks", "ten million edges")
 }
 """Those whose bytes fit in a source file, packed."""
-AT_ONCE = 2
 
 
 def asked(name: str | None) -> EvaluationRequest:
@@ -120,42 +109,6 @@ def here() -> Iterator[LocalTarget]:
 @pytest.mark.parametrize("name", SENT)
 def test_a_candidate_that_leaves_it_is_refused_here(here: LocalTarget, name: str) -> None:
     assert_refused(here.evaluate(asked(name), lambda step, detail: None))
-
-
-@pytest.fixture(scope="module")
-def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Evaluation]]:
-    server, root = make_sshd(tmp_path_factory.mktemp("ssh")), tmp_path_factory.mktemp("far")
-    server.trust()
-    server.start()
-    target = SshTarget(
-        server.destination,
-        machine="trn2",
-        remote_simulator=True,
-        remote_python=sys.executable,
-        settings=server.settings,
-        root=str(root),
-        cores=range(AT_ONCE),
-    )
-    try:
-        with ThreadPoolExecutor(target.width) as threads:
-            names = (*SENT, None)
-            found = threads.map(lambda name: target.evaluate(asked(name), lambda step, detail: None), names)
-            verdicts = dict(zip(names, found))
-        honest = verdicts.pop(None)
-        assert isinstance(honest, Measured), explain(honest)
-        yield {name: verdict for name, verdict in verdicts.items() if name is not None}
-    finally:
-        target.close()
-        server.stop()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SENT)
-def test_a_candidate_that_leaves_it_is_refused_over_ssh(far: dict[str, Evaluation], name: str) -> None:
-    assert_refused(far[name])
-
-
-# --- the judge's own limits -----------------------------------------------------------------------------------
 
 
 def test_the_memory_of_a_judge_is_limited_while_it_judges_and_not_after() -> None:

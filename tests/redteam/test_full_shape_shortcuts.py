@@ -6,7 +6,6 @@ it is timed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -121,13 +120,6 @@ ELSE: dict[str, tuple[str, str, str]] = {
     ),
 }  # fmt: skip
 """By name: the task, and what stands in place of which text of its kernel; GATE is true at the gate's shape."""
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    target = LocalTarget("simulator", "trn2")
-    yield target
-    target.close()
 
 
 def judged(target: LocalTarget, name: str, source: str) -> Evaluation:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from accelopt_core.evaluation import CompileFailed, explain
@@ -19,10 +17,6 @@ LOADED = "src=x[t * 128 : (t + 1) * 128, j * STEP : (j + 1) * STEP])"
 
 def loads(name: str, source: str) -> tuple[str, ...]:
     return tile(name, "float32"), f"nisa.dma_copy(dst={name}, src={source})", f"nisa.tensor_copy(dst=c, src={name})"
-
-
-def repeated(*lines: str) -> str:
-    return with_lines(f"for k in range({TIMES}):", *[f"    {line}" for line in lines])
 
 
 AT_LEAST_US: dict[str, tuple[str, float]] = {
@@ -64,13 +58,6 @@ AGAIN = TWO_CORES.replace(
     return out""",
 )
 """Each core loads six times what the other has written."""
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    target = LocalTarget("simulator", "trn2")
-    yield target
-    target.close()
 
 
 @pytest.mark.parametrize("name", AT_LEAST_US)

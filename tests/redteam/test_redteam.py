@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
@@ -17,12 +18,15 @@ from accelopt_core.evaluation import CompileFailed, Evaluation, Implausible, Inc
 from accelopt_core.languages.nki.static_checks import forbidden
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.task import ShapePreset, Task
+from accelopt_core.toolchain import CandidateFault, CompileError, TensorArgument
 from infra.judging.shipment import TREE
+from infra.simulator import toolchain as simulator_toolchain
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.targets.local import LocalTarget
 from infra.targets.over_ssh import SshTarget
 from tests.e2e import kernels
 from tests.processes import PATIENCE_S, eventually, limits_s, running
-from tests.redteam.attacks import ATTACKS, EVERY_FILE, KERNELS, NAMES, PROGRAM, SECRET, source_of
+from tests.redteam.attacks import ATTACKS, EVERY_FILE, NAMES, PROGRAM, SECRET, source_of
 from tests.redteam.far import judge_over_ssh
 from tests.slow import quick
 from tests.ssh.server import processes_mentioning
@@ -120,36 +124,17 @@ def test_a_proposed_kernel_that_reaches_out_is_not_run(here: LocalTarget) -> Non
     assert isinstance(result, CompileFailed) and "os" in result.message and "unusual-import" in result.message
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("zeros", "is 0, whatever the inputs are"),
-        ("ones", "is 1, whatever the inputs are"),
-        ("memory that was never written", "every element of the output is NaN"),
-        ("numbers of its own", "they do not depend on the inputs"),
-    ],
-)
-def test_outputs_that_have_nothing_to_do_with_the_inputs_are_implausible(
-    here: LocalTarget, name: str, said: str
-) -> None:
-    result = judged(here, KERNELS[name])
-    assert isinstance(result, Implausible) and said in result.message, explain(result)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the filter of system calls is Linux's")
 @pytest.mark.parametrize(
     "name", ["fork bomb", "signal to everybody", "a daemon that stays", "the network", "disk filler"]
 )
 def test_without_namespaces_the_filter_and_the_limits_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from accelopt_core.toolchain import CandidateFault, TensorArgument
-    from infra.simulator import toolchain as simulator_toolchain
-
     monkeypatch.setattr(simulator_toolchain, "DISK_LIMIT", 64 << 20)
     tensor = TensorArgument((128, 512), "float32")
 
     def is_stopped(limit_s: float) -> bool:
         """False where the limit was over before the kernel began."""
-        toolchain = simulator_toolchain.SimulatorToolchain("trn2", namespaces=False)
+        toolchain = SimulatorToolchain("trn2", namespaces=False)
         with pytest.raises(CandidateFault):
             toolchain.compile(source_of(name), [tensor, tensor], limit_s)
         began = "no namespaces" in toolchain.isolation
@@ -161,48 +146,10 @@ def test_without_namespaces_the_filter_and_the_limits_hold(name: str, monkeypatc
     assert any(is_stopped(limit_s) for limit_s in limits_s(3.0))
 
 
-LARGER = (
-    HONEST
-    + EVERY_FILE
-    + """
-import nki_sim
-from nki_sim.encoding import program_file
-from nki_sim.dtypes import as_dtype
-from nki_sim.tracing.session import TensorSpec
-
-tile = TensorSpec((128, 512), as_dtype("float32"))
-programs(program_file.dumps(nki_sim.trace(kernel, tile, tile, machine="trn3")))
-os._exit(0)
-"""
-)
-"""A sound program, which says itself that it is for a machine with more memory."""
-
-
-def test_a_program_does_not_choose_the_machine_whose_limits_hold() -> None:
-    from accelopt_core.toolchain import CompileError, TensorArgument
-    from infra.simulator.toolchain import SimulatorToolchain
-
-    tensor = TensorArgument((128, 512), "float32")
-    for machine, said in (("trn2", "it is for trn3, and trn2 is simulated"), ("trn3", "")):
-        toolchain = SimulatorToolchain(machine)
-        try:
-            if not said:
-                toolchain.compile(LARGER, [tensor, tensor], 60.0)
-                continue
-            with pytest.raises(CompileError, match=said):
-                toolchain.compile(LARGER, [tensor, tensor], 60.0)
-        finally:
-            toolchain.close()
-
-
-FORGED_PEER = (
-    HONEST
-    + EVERY_FILE
-    + """
+LEFT = f"""{HONEST}{EVERY_FILE}
 from dataclasses import replace
 import nki_sim
 from nki_sim.encoding import program_file
-import dataclasses
 from nki_sim.dtypes import as_dtype
 from nki_sim.tracing.session import TensorSpec
 import nki.isa as nisa
@@ -219,36 +166,28 @@ def writing(a, b):
     nisa.dma_copy(dst=a, src=b)
     return result
 
-tile = TensorSpec((128, 512), as_dtype("float32"))
-alone = nki_sim.trace(kernel, tile, tile)
-MACHINE = alone.machine
-peer = PEER
-programs(program_file.dumps(dataclasses.replace(alone, peers=(peer,))))
+def traced(body, machine="trn2"):
+    tile = TensorSpec((128, 512), as_dtype("float32"))
+    return nki_sim.trace(body, tile, tile, machine=machine)
+
+programs(program_file.dumps(PROGRAM))
 os._exit(0)
 """
-)
-"""A sound program of core 0, and for core 1 one that the tracer would have refused."""
-
-PEERS = {
-    "for another machine": ('replace(alone, machine="trn3")', "it is for trn3, and trn2 is simulated"),
-    "that fills another machine's memory": (
-        'replace(nki_sim.trace(large, tile, tile, machine="trn3"), machine=MACHINE)',
+BESIDE = "replace(traced(kernel), peers=({},))"
+PROGRAMS = {
+    "for a machine with more memory": ("traced(kernel, 'trn3')", "it is for trn3, and trn2 is simulated"),
+    "its other core for another machine": (BESIDE.format("traced(kernel, 'trn3')"), "it is for trn3, and trn2 is"),
+    "its other core filling another machine's memory": (
+        BESIDE.format("replace(traced(large, 'trn3'), machine='trn2')"),
         "NCC_INLA001",
     ),
-    "that writes a parameter": ("nki_sim.trace(writing, tile, tile)", "writes to its parameter 0"),
+    "its other core writing a parameter": (BESIDE.format("traced(writing)"), "writes to its parameter 0"),
 }
 
 
-@pytest.mark.parametrize("name", PEERS)
-def test_the_other_core_of_a_program_is_held_to_the_same_limits(name: str) -> None:
-    from accelopt_core.toolchain import CompileError, TensorArgument
-    from infra.simulator.toolchain import SimulatorToolchain
-
-    peer, said = PEERS[name]
-    tensor = TensorArgument((128, 512), "float32")
-    toolchain = SimulatorToolchain("trn2")
-    try:
-        with pytest.raises(CompileError, match=said):
-            toolchain.compile(FORGED_PEER.replace("PEER", peer), [tensor, tensor], 60.0)
-    finally:
-        toolchain.close()
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_does_not_choose_whose_limits_hold(name: str) -> None:
+    """Sound for core 0, of another machine or with another core that the tracer would have refused."""
+    program, said = PROGRAMS[name]
+    with closing(SimulatorToolchain("trn2")) as toolchain, pytest.raises(CompileError, match=said):
+        toolchain.compile(LEFT.replace("PROGRAM", program), [TensorArgument((128, 512), "float32")] * 2, 60.0)

@@ -5,7 +5,6 @@ Whatever were raised instead of judged would end a run in the middle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -45,13 +44,6 @@ STOPPERS: dict[str, tuple[str, type, str]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    target = LocalTarget("simulator", "trn2")
-    yield target
-    target.close()
-
-
 def _judged(target: LocalTarget, source: str, parent: str | None, reference: str = TASK.reference_source) -> Evaluation:
     task = replace(TASK, reference_source=reference, seeds=(0,))
     return target.evaluate(EvaluationRequest(task, Candidate("c", source, parent)), lambda step, detail: None)
@@ -70,11 +62,7 @@ def test_an_input_that_is_updated_and_returned_is_an_output(target: LocalTarget)
 
 
 REFERENCES = {
-    "compares with itself": (
-        "return [np.reshape(result, reference.shape)]",
-        "return [reference]",
-        "every kernel would",
-    ),
+    "compares with itself": ("return [np.reshape(result, reference.shape)]", "return [reference]", "every kernel"),
     "is nowhere finite": ("return x + np.tile(y, (T, 1))", "return x * np.nan", "no finite value"),
 }
 

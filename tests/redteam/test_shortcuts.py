@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -83,13 +82,6 @@ OTHER_FORMS = {
         "nisa.tensor_tensor(dst=g_squared, data1=g_tile, data2=g_tile, op=nl.multiply)",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    target = LocalTarget("simulator", "trn2")
-    yield target
-    target.close()
 
 
 def judged(target: LocalTarget, name: str, source: str) -> Evaluation:

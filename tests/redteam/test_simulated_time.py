@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -44,13 +42,6 @@ CHEAP_PRODUCT = HONEST.replace(
     nisa.nc_matmul(dst=product, stationary=full, moving=full, is_transpose=True)
     return out""",
 )
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalTarget]:
-    target = LocalTarget("simulator", "trn2")
-    yield target
-    target.close()
 
 
 def judged(target: LocalTarget, source: str) -> Evaluation:

@@ -1,8 +1,4 @@
-"""Inputs that a reference's own draws never change are read, all of them, or the kernel is refused.
-
-Each task has an honest kernel; an attack is that kernel with other lines where the second input is loaded: it is
-ignored, in all or in part, cut, clamped or moved, and what every draw of the reference has stands in its place.
-"""
+"""Inputs that no draw changes are read, shortcuts that cancel are refused, and an excuse has a size."""
 
 from __future__ import annotations
 
@@ -23,6 +19,7 @@ from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import Task
 from infra.tasks.seed_index import task_from_text
 from tests.mutations.judging import toolchain
+from tests.redteam.row_kernels import HONEST, LICENCES, SHORTCUTS, task
 from tests.slow import quick
 
 REFERENCE = """
@@ -219,3 +216,31 @@ def test_what_is_declared_fixed_may_be_known_beforehand() -> None:
     declared = f'DOMAINS = {{"m": "fixed"}}\n{unmoved.task.reference_source}'
     result = judged(task_from_text(declared, "declared", "declared"), unmoved.kernel(unmoved.usual), unmoved.kernel())
     assert isinstance(result, Measured), explain(result)
+
+
+FORMS = {f"{name}, {form}": (name, source) for name, forms in HONEST.items() for form, source in forms.items()}
+QUICK = ("softplus, in one", "sigmoid by tanh, in one", "layernorm, by Welford", "cosines, squares one by one")
+
+
+@pytest.mark.parametrize("form", quick(*QUICK, of=FORMS))
+def test_an_honest_form_is_accepted(form: str) -> None:
+    name, source = FORMS[form]
+    result = judged(task(name), source, next(iter(HONEST[name].values())))
+    assert isinstance(result, Measured), explain(result)
+
+
+@pytest.mark.parametrize("name", quick("layernorm by squares", "distance by its square", of=SHORTCUTS))
+def test_a_shortcut_is_refused(name: str) -> None:
+    of, source = SHORTCUTS[name]
+    result = judged(task(of), source, next(iter(HONEST[of].values())))
+    assert not isinstance(result, Measured), result.checks
+
+
+@pytest.mark.parametrize(
+    "name", quick("0 in rows far from zero", "the largest where a sum of exponentials overflows", of=LICENCES)
+)
+def test_what_the_input_kernel_fails_is_no_licence(name: str) -> None:
+    of, original, source = LICENCES[name]
+    assert isinstance(judged(task(of), original, original), Measured), "the input kernel is as wrong as itself"
+    result = judged(task(of), source, original)
+    assert not isinstance(result, Measured), result.shared_faults

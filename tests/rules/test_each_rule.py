@@ -555,11 +555,7 @@ REFUSED = (
     ),
     ("stage-transfer", GAPS_STORED, "would be written"),
     ("stage-transfer", GAPS_NEVER_WRITTEN, "what lies between"),
-    (
-        "rows-in-turn",
-        STENCIL.format(before=WEIGHTS.format(rows="0:32"), other=NEXT_ROW, work=WEIGHTED),
-        "from partition to partition",
-    ),
+    ("rows-in-turn", STENCIL.format(before=WEIGHTS.format(rows="0:32"), other=NEXT_ROW, work=WEIGHTED), "partition to"),
     ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW.replace("x", "y"), work=ADDED), "earlier pass"),
     ("rows-in-turn", STENCIL.format(before=HALVES_SET, other=NEXT_ROW, work=WEIGHTED), "from partition to partition"),
     ("rows-in-turn", LISTED, "taken outside"),
@@ -670,9 +666,7 @@ WHOLE = (128, 64)
         (CORNER.format(rows="64:128", first=0), [WHOLE, WHOLE]),
     ],
 )
-def test_a_search_begins_with_tiles_cut_to_their_use_and_one_for_each_value(
-    body: str, shapes: list[tuple[int, int]]
-) -> None:
+def test_a_search_begins_with_tiles_cut_to_their_use_and_one_for_each_value(body, shapes) -> None:
     kernel, rule = tree_of(_source(body), _arguments()), RotateBuffer()
     (changed,) = prepared([rule], (kernel,))
     made = [changed.buffers[node.buffer] for node, _ in walk(changed.body) if isinstance(node, Allocate)]
@@ -701,9 +695,7 @@ def test_a_value_has_a_tile_of_its_own_where_it_may_at_every_shape() -> None:
         (0.0, 64, True, "nisa.nc_matmul(dst=total, stationary=tile, moving=tile)", False),
     ],
 )
-def test_a_search_begins_with_sums_in_psum_that_a_product_begins(
-    value: float, columns: int, flag: object, before: str, begins: bool
-) -> None:
+def test_a_search_begins_with_sums_in_psum_that_a_product_begins(value, columns, flag, before, begins) -> None:
     """Where zeros lie under all of the sum, and nothing else goes into it; else it is left as it was."""
     source = _source(ZEROS.format(value=value, columns=columns, flag=flag, before=before))
     kernel, rule = tree_of(source, _arguments()), BY_NAME["drop-memset"]

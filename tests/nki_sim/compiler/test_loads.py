@@ -92,21 +92,6 @@ def test_a_copy_that_is_written_otherwise_does_not_serve(between: Callable[[Any,
     assert left_out(twice(between)) == 0
 
 
-def test_a_load_into_a_tile_that_is_written_otherwise_stays() -> None:
-    def body(given: Any, result: Any) -> None:
-        for _ in range(2):
-            loaded = tile()
-            nisa.dma_copy(dst=loaded, src=given)
-            nisa.tensor_tensor(dst=loaded, data1=loaded, data2=loaded, op=nl.add)
-            nisa.dma_copy(dst=result, src=loaded)
-
-    assert left_out(traced(body)) == 0
-
-
-def test_a_load_of_a_part_of_a_tile_stays() -> None:
-    assert left_out(twice(nothing, slice(0, 256))) == 0
-
-
 def test_another_place_of_the_same_tensor_is_loaded() -> None:
     def body(given: Any, result: Any) -> None:
         for at in (0, 512, 0):
@@ -134,9 +119,6 @@ def test_with_explicit_edges_nothing_is_left_out_and_nothing_moves() -> None:
     assert (np.diff(order_of_need(program)) == 1).all()
 
 
-# --- order ----------------------------------------------------------------------------------------
-
-
 def in_order_of_need(program: Program) -> list[int]:
     return order_of_need(program).tolist()
 
@@ -148,29 +130,6 @@ def test_loads_stand_right_before_what_needs_them() -> None:
         nisa.dma_copy(dst=second, src=given)
         nisa.dma_copy(dst=result, src=second)
         nisa.dma_copy(dst=result, src=first)
-
-    assert in_order_of_need(traced(body)) == [1, 2, 0, 3]
-
-
-def test_loads_of_one_instruction_keep_their_order() -> None:
-    def body(given: Any, result: Any) -> None:
-        first, second, third = tile(), tile(), tile()
-        nisa.dma_copy(dst=first, src=given)
-        nisa.memset(dst=third, value=0.0)
-        nisa.dma_copy(dst=second, src=given)
-        nisa.tensor_tensor(dst=third, data1=second, data2=first, op=nl.add)
-        nisa.dma_copy(dst=result, src=third)
-
-    assert in_order_of_need(traced(body)) == [1, 0, 2, 3, 4]
-
-
-def test_a_load_of_a_part_waits_for_who_touches_that_part() -> None:
-    def body(given: Any, result: Any) -> None:
-        parts = tile()
-        nisa.dma_copy(dst=parts[:, :256], src=given[:, :256])
-        nisa.dma_copy(dst=parts[:, 256:], src=given[:, 256:])
-        nisa.dma_copy(dst=result[:, 256:], src=parts[:, 256:])
-        nisa.dma_copy(dst=result[:, 128:384], src=parts[:, 128:384])
 
     assert in_order_of_need(traced(body)) == [1, 2, 0, 3]
 

@@ -76,29 +76,6 @@ def test_a_tile_waits_for_the_one_whose_place_it_takes(room: int) -> None:
     assert [places.of_row(row) for row in rows] == [set() if k < room else {tiles[k - room]} for k in range(len(tiles))]
 
 
-def test_in_time_the_wait_is_for_the_last_reader() -> None:
-    tiles = 4
-
-    def slow_readers(room: int) -> float:
-        def body(given: Any, result: Any) -> None:
-            squared = tile(64, nl.bfloat16)
-            for _ in range(tiles):
-                loaded = tile(64)
-                nisa.dma_copy(dst=loaded[:, :], src=given)
-                for _ in range(40):
-                    nisa.activation(dst=squared[:, :32], op=nl.square, data=loaded[:, :32])
-
-        machine = replace(TRN2, sbuf_partition_bytes=room * 4 * 64 + 2 * 64, reload_window_bytes=0)
-        timeline = schedule(traced(body, 64), machine)
-        numbers = timeline.program.template_ids.tolist()
-        loads = [row for row, n in enumerate(numbers) if timeline.costs[n].transfer is not None]
-        reads = [row for row, n in enumerate(numbers) if timeline.costs[n].resource == "scalar"]
-        return float(timeline.issued_ns[loads[tiles - 1]] - timeline.end_ns[reads[39]])
-
-    assert slow_readers(tiles - 1) >= 0.0, "the last tile takes the place of the first"
-    assert slow_readers(tiles) < 0.0, "there is a place for every tile"
-
-
 def test_as_long_as_there_is_memory_nothing_waits() -> None:
     def body(given: Any, result: Any) -> None:
         for k in range(9):
@@ -124,36 +101,6 @@ def test_where_memory_is_short_a_tile_follows_the_one_of_its_size_that_has_been_
     tiles = [places.written_by(row) for row in rows]
     # the fifth is small, the first that is dead is as small; and so on: each takes what was made four before
     assert [places.of_row(row) for row in rows] == [set() if k < 4 else {tiles[k - 4]} for k in range(8)]
-
-
-def test_a_small_tile_takes_a_part_of_a_large_one_that_has_been_dead_for_longer() -> None:
-    def body(given: Any, result: Any) -> None:
-        for columns in (256, 64, 64, 64):
-            made = tile(columns)
-            nisa.memset(dst=made, value=0.0)
-            nisa.activation(dst=made, op=nl.square, data=made)
-
-    places = Places(traced(body, 64), replace(TRN2, sbuf_partition_bytes=4 * (256 + 64)))
-    rows = places.rows("memset")
-    large = places.written_by(rows[0])
-    assert [places.of_row(row) for row in rows] == [set(), set(), {large}, {large}]
-
-
-def test_whatever_writes_a_tile_first_waits_not_only_the_first_row() -> None:
-    def body(given: Any, result: Any) -> None:
-        for _ in range(2):
-            halves = tile(64)
-            nisa.memset(dst=halves[:, :32], value=0.0, engine=nisa.engine.vector)
-            nisa.memset(dst=halves[:, 32:], value=0.0, engine=nisa.engine.gpsimd)
-            nisa.activation(dst=halves, op=nl.square, data=halves)
-
-    places = Places(traced(body, 64), replace(TRN2, sbuf_partition_bytes=4 * 64))
-    rows = places.rows("memset")
-    first = places.written_by(rows[0])
-    assert [places.of_row(row) for row in rows] == [set(), set(), {first}, {first}]
-
-
-# --- where SBUF is short --------------------------------------------------------------------------
 
 
 def slices(order: Sequence[int], products: bool = False) -> Program:
@@ -190,20 +137,6 @@ def test_where_sbuf_is_short_every_slice_waits_for_the_same_slice() -> None:
     loads = [row for row, n in enumerate(numbers) if timeline.costs[n].transfer is not None][:8]
     reads = [row for row, n in enumerate(numbers) if timeline.costs[n].resource == "scalar"]
     assert timeline.issued_ns[loads[4:]].min() < timeline.end_ns[reads[:4]].max()
-
-
-def test_slices_that_lie_otherwise_wait_for_the_whole_tile() -> None:
-    def body(given: Any, result: Any) -> None:
-        for parts in (4, 2):
-            loaded = tile(256)
-            for k in range(parts):
-                here = slice(256 // parts * k, 256 // parts * (k + 1))
-                nisa.dma_copy(dst=loaded[:, here], src=given[:, here])
-            nisa.activation(dst=loaded, op=nl.square, data=loaded)
-
-    places = Places(traced(body, 256), replace(TRN2, sbuf_partition_bytes=4 * 256))
-    rows, tiles = loaded_tiles(places)
-    assert [places.of_row(row) for row in rows[4:]] == [{tiles[0]}, {tiles[0]}]
 
 
 @pytest.mark.parametrize(
@@ -248,9 +181,6 @@ def test_psum_takes_the_bank_that_fell_free_first() -> None:
     assert places.of_row(rows[banks]) == {places.written_by(rows[2])}
 
 
-# --- placed tiles ---------------------------------------------------------------------------------
-
-
 def test_a_placed_tile_waits_for_all_whose_bytes_it_takes() -> None:
     addresses = ((0, 0, 128), (0, 0, 64), (0, 256, 64), (0, 512, 64))  # partition, byte, columns
 
@@ -264,9 +194,6 @@ def test_a_placed_tile_waits_for_all_whose_bytes_it_takes() -> None:
     rows = places.rows("memset")
     first = places.written_by(rows[0])
     assert [places.of_row(row) for row in rows] == [set(), {first}, {first}, set()]
-
-
-# --- any program ----------------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None)

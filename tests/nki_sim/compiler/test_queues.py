@@ -84,9 +84,7 @@ def vector_rows(timeline: Timeline) -> np.ndarray:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([4, 6, 14]), st.sampled_from([2, 8, 64]))
-def test_nothing_comes_before_what_it_waits_for_and_other_queues_keep_their_order(
-    seed: int, rotating: bool, space: int, reach: int
-) -> None:
+def test_nothing_comes_before_what_it_waits_for_and_other_queues_keep_their_order(seed, rotating, space, reach) -> None:
     machine = replace(TRN2, sbuf_partition_bytes=space * TILE_BYTES, reorder_reach=reach)
     program = rotating_tiles(seed) if rotating else shared_tiles(seed, 40, 0.4)
     program = with_spills(program, machine)
@@ -116,11 +114,6 @@ def test_independent_tiles_take_turns_on_an_engine_that_would_wait() -> None:
     rows = vector_rows(moved)
     assert (moved.start_ns[rows[1:]] >= moved.end_ns[rows[:-1]] - 1e-6).all(), "one at a time"
     assert (moved.start_ns >= moved.ready_ns - 1e-6).all()
-
-
-def test_one_chain_has_nothing_to_take_turns_with() -> None:
-    assert (ordered(chains(1, 30), TRN2) == np.arange(len(chains(1, 30)))).all()
-    assert schedule(chains(1, 30), TRN2).latency_us == schedule(chains(1, 30), AS_WRITTEN).latency_us
 
 
 def test_the_order_is_looked_at_only_where_the_engine_decides_the_latency() -> None:

@@ -52,13 +52,6 @@ def spilled(program: Any) -> tuple[float, float]:
     return fields["spill_save_bytes"], fields["spill_reload_bytes"]
 
 
-def test_tiles_that_fit_are_kept_to_the_last_one() -> None:
-    program = traced(held_tiles(FITS))
-    assert peak(program, MemoryRegion.sbuf).live_bytes == FITS * TILE_BYTES <= TRN2.sbuf_partition_bytes
-    assert with_spills(program, TRN2) is program
-    assert spilled(program) == (0, 0)
-
-
 @pytest.mark.parametrize("more", [1, 2])
 def test_a_tile_too_many_is_moved_out_and_back(more: int) -> None:
     kernel = held_tiles(FITS + more)
@@ -69,19 +62,6 @@ def test_a_tile_too_many_is_moved_out_and_back(more: int) -> None:
     assert len(with_spills(program, TRN2)) == len(program) + 2 * more
     result = nki_sim.simulate(kernel)(np.zeros(1, np.float32))
     np.testing.assert_array_equal(result[0], np.arange(COLUMNS) + FITS + more - 1)
-
-
-def test_what_holds_but_a_constant_is_made_again() -> None:
-    def kernel(a: Any) -> Any:
-        out = nl.ndarray((128, COLUMNS), nl.float32, buffer=nl.shared_hbm)
-        tiles = [nl.full((128, COLUMNS), float(i), nl.float32) for i in range(FITS + 1)]
-        for tile in tiles:
-            nisa.dma_copy(dst=out, src=tile)
-        return out
-
-    program = traced(kernel)
-    assert spilled(program) == (0, 0)
-    assert len(with_spills(program, TRN2)) == len(program) + 1
 
 
 def one_tile(columns: int) -> Any:
@@ -131,27 +111,6 @@ def test_the_tiles_of_one_instruction_must_fit_together() -> None:
     text = str(caught.value)
     assert "tensor_copy" in text and "old" in text and "new" in text and f"{half + 1:,} B" in text
     assert caught.value.line is not None and caught.value.line > kernel.__code__.co_firstlineno
-
-
-def test_tiles_of_a_loop_that_are_dead_after_it_do_not_add_up() -> None:
-    def kernel(a: Any) -> Any:
-        out = nl.ndarray((128, COLUMNS), nl.float32, buffer=nl.shared_hbm)
-        for _ in range(4 * FITS):
-            tile = nl.ndarray((128, COLUMNS), nl.float32)
-            nisa.memset(dst=tile, value=1.0)
-            nisa.dma_copy(dst=out, src=tile)
-        return out
-
-    assert peak(traced(kernel), MemoryRegion.sbuf).live_bytes == TILE_BYTES
-
-
-def test_a_tensor_that_nothing_touches_takes_no_room() -> None:
-    def kernel(a: Any) -> Any:
-        for _ in range(10):
-            nl.ndarray((128, 50_000), nl.float32)
-        return held_tiles(1)(a)
-
-    traced(kernel)
 
 
 def test_tensors_of_few_partitions_can_lie_side_by_side() -> None:
@@ -346,13 +305,6 @@ def loaded_tiles(count: int, readings: int) -> Any:
         return out
 
     return nki_sim.trace(kernel, TensorSpec((128 * count, COLUMNS), float32))
-
-
-def test_what_mirrors_an_input_is_loaded_when_it_is_wanted() -> None:
-    program = loaded_tiles(FITS + 2, readings=1)
-    assert peak(program, MemoryRegion.sbuf).live_bytes == (FITS + 2) * TILE_BYTES
-    assert spilled(program) == (0, 0)
-    assert measure(program).fields["dma_transfer_count"] == len(program)
 
 
 def test_what_mirrors_an_input_is_moved_out_without_being_saved() -> None:

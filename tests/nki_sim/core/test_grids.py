@@ -17,7 +17,7 @@ from nki_sim.execution.executor import execute
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 from nki_sim.nki.run import simulate
-from nki_sim.tracing.session import TensorSpec, current
+from nki_sim.tracing.session import TensorSpec
 
 ROWS, COLUMNS = st.integers(1, 70), st.integers(1, 40)
 TILES = st.tuples(st.sampled_from([16, 32]), st.integers(1, 16))
@@ -39,15 +39,6 @@ def cells(grid: Any) -> list[tuple[int, ...]]:
     return list(np.ndindex(*grid.shape))
 
 
-def copied(a: Any) -> Any:
-    out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
-    nisa.dma_copy(dst=out, src=a)
-    return out
-
-
-# --- they select what slices select -----------------------------------------------------------------
-
-
 @given(ROWS, COLUMNS, TILES, st.sampled_from([nl.sbuf, nl.shared_hbm, nl.private_hbm]))
 def test_a_tensor_goes_through_tiles_unchanged(rows: int, columns: int, tile: tuple[int, int], buffer: Any) -> None:
     def kernel(a: Any) -> Any:
@@ -67,9 +58,7 @@ def test_a_tensor_goes_through_tiles_unchanged(rows: int, columns: int, tile: tu
 
 
 @given(ROWS, COLUMNS, TILES, BLOCKS, st.data())
-def test_a_selection_is_the_slice_of_its_elements(
-    rows: int, columns: int, tile: tuple[int, int], block: tuple[int, int], data: st.DataObject
-) -> None:
+def test_a_selection_is_the_slice_of_its_elements(rows, columns, tile, block, data) -> None:
     step = (tile[0] * block[0], tile[1] * block[1])
 
     def kernel(a: Any) -> Any:
@@ -98,9 +87,7 @@ def test_a_selection_is_the_slice_of_its_elements(
 
 
 @given(ROWS, COLUMNS, TILES)
-def test_a_row_of_tiles_on_chip_is_one_access_pattern_and_a_column_is_not(
-    rows: int, columns: int, tile: tuple[int, int]
-) -> None:
+def test_a_row_of_tiles_on_chip_is_one_access_pattern_and_a_column_is_not(rows, columns, tile) -> None:
     def kernel(a: Any) -> Any:
         out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
         source, target = nl.tiles(a, tile_shape=tile), nl.tiles(out, tile_shape=tile)
@@ -117,9 +104,7 @@ def test_a_row_of_tiles_on_chip_is_one_access_pattern_and_a_column_is_not(
 
 
 @given(st.integers(1, 3), ROWS, COLUMNS, TILES, st.sampled_from([nl.sbuf, nl.shared_hbm]))
-def test_leading_dimensions_stay_untiled(
-    slabs: int, rows: int, columns: int, tile: tuple[int, int], buffer: Any
-) -> None:
+def test_leading_dimensions_stay_untiled(slabs, rows, columns, tile, buffer) -> None:
     def kernel(a: Any) -> Any:
         out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
         source, target = nl.tiles(a, tile_shape=tile), nl.tiles(out, tile_shape=tile)
@@ -133,70 +118,6 @@ def test_leading_dimensions_stay_untiled(
 
     array = numbered(slabs, rows, columns)
     np.testing.assert_array_equal(both_ways(kernel, array), array)
-
-
-def test_a_product_over_tiles_in_psum() -> None:
-    """As a kernel of 0.7 would write it: [64, 96] @ [96, 40] in tiles that do not divide."""
-    rng = np.random.default_rng(3)
-    left_t, right = rng.integers(-3, 3, (96, 64)).astype(np.float32), rng.integers(-3, 3, (96, 40)).astype(np.float32)
-
-    def kernel(left_t: Any, right: Any) -> Any:
-        out = nl.ndarray((64, 40), nl.float32, buffer=nl.shared_hbm)
-        a, b = nl.tiles(left_t, tile_shape=(32, 48)), nl.tiles(right, tile_shape=(32, 16))
-        result = nl.tiles(out, tile_shape=(48, 16))
-        for i, j in cells(result):
-            rows, columns = result[i, j].element_shape
-            total = nl.alloc_tiles(
-                tile_shape=(rows, columns) if columns > 1 else (rows, 2), element_shape=(rows, columns), buffer=nl.psum,
-                dtype=nl.float32,
-            )[0, 0].data  # fmt: skip
-            for k in range(a.shape[0]):
-                x, y = nl.load(a[k, i].data), nl.load(b[k, j].data)
-                nisa.nc_matmul(dst=total, stationary=x, moving=y, accumulate=k > 0)
-            tile = nl.ndarray((rows, columns), nl.float32)
-            nisa.tensor_copy(dst=tile, src=total)
-            nisa.dma_copy(dst=result[i, j].data, src=tile)
-        return out
-
-    np.testing.assert_array_equal(simulate(kernel)(left_t, right), left_t.T @ right)
-
-
-# --- they allocate once and issue nothing -----------------------------------------------------------
-
-
-def test_one_allocation_and_no_instruction() -> None:
-    def kernel(a: Any) -> Any:
-        before = (len(current().allocations), current().issued)
-        grid = nl.alloc_blocks(
-            tile_shape=(128, 512), block_shape=(2, 2), element_shape=(300, 1300), buffer=nl.sbuf, dtype=nl.bfloat16,
-            name="held",
-        )  # fmt: skip
-        views = (nl.tiles(grid), nl.tiles(grid[1, 1]), nl.blocks(nl.tiles(grid), block_shape=(1, 3)), grid[:, 0])
-        assert [view.shape for view in views] == [(3, 3), (1, 1), (3, 1), (2, 1)]
-        assert views[1].element_shape == (44, 276) and views[1].is_remainder
-        assert (len(current().allocations), current().issued) == (before[0] + 1, before[1])
-        allocation = current().allocations[-1]
-        assert (allocation.shape, allocation.name) == ((128, 9 * 512), "held")
-        nisa.memset(dst=views[1].data, value=0.0)
-        return nl.zeros((1, 1), nl.float32, buffer=nl.shared_hbm)
-
-    nki_sim.trace(kernel, TensorSpec((2, 2), dtypes.float32))
-
-
-def test_hbm_is_compact_and_an_address_is_kept() -> None:
-    def kernel(a: Any) -> Any:
-        there = nl.alloc_tiles(tile_shape=(128, 512), element_shape=(300, 700), buffer=nl.shared_hbm, dtype=nl.float32)
-        placed = nl.alloc_tiles(
-            tile_shape=(32, 8), element_shape=(32, 16), buffer=nl.sbuf, dtype=nl.float32, address=(32, 64)
-        )
-        assert there.data.shape == (300, 700) and there.data.storage.allocation.shape == (300, 700)
-        assert placed.data.address == (32, 64) and a.address is None
-        return copied(a)
-
-    nki_sim.trace(kernel, TensorSpec((2, 2), dtypes.float32))
-
-
-# --- what is refused --------------------------------------------------------------------------------
 
 
 def alloc(**changed: Any) -> Any:

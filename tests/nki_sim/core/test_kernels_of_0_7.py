@@ -1,8 +1,4 @@
-"""Kernels as NKI 0.7's pages teach them: scalars, device loops, tiles, blocks, plain Python. Written anew.
-
-Each is a file of its own, as a user has it: `check --nki 0.7` finds nothing, and it gives NumPy's result when it runs
-as Python and when its program is executed.
-"""
+"""Kernels as NKI 0.7 teaches them, written anew: scalars, device loops, tiles, plain Python; and configurations."""
 
 from __future__ import annotations
 
@@ -13,8 +9,13 @@ import numpy as np
 import pytest
 
 import nki_sim
+from nki_sim.errors import NkiValidationError
 from nki_sim.execution.executor import execute
-from nki_sim.lint import check_source, valid_in
+from nki_sim.lint import check_source
+from nki_sim.nki import isa as nisa
+from nki_sim.nki import jit, simulate
+from nki_sim.nki import language as nl
+from nki_sim.nki.compiler import AddressRotation, CompileConfig, SpecializationConfig
 
 nki_sim.install()
 
@@ -32,15 +33,6 @@ def kernel(table, number):
     return out
 """
 
-POLYNOMIAL = """
-@nki.jit
-def kernel(number):
-    '''3 x^2 - 5 x + 7 at the width of x.'''
-    out = nl.ndarray((1, 1), number.dtype, buffer=nl.shared_hbm)
-    x = nisa.scalar_load(number)
-    nisa.scalar_store(out, 3 * x * x - 5 * x + 7)
-    return out
-"""
 
 SUM_OF_ROWS = """
 @nki.jit
@@ -61,41 +53,6 @@ def kernel(table, count):
     return out
 """
 
-EVERY_THIRD = """
-@nki.jit
-def kernel(table, count):
-    '''Every third row, to its place counted from the end.'''
-    rows, width = table.shape
-    out = nl.zeros(table.shape, table.dtype, buffer=nl.shared_hbm)
-
-    def move(i):
-        tile = nl.ndarray((1, width), table.dtype)
-        nisa.dma_copy(dst=tile, src=table.ap([[width, 1], [1, width]], scalar_offset=i))
-        nisa.dma_copy(dst=out.ap([[width, 1], [1, width]], scalar_offset=-i + (rows - 1)), src=tile)
-
-    nl.fori_loop(0, rows, move, step=3)
-    return out
-"""
-
-COUNTDOWN = """
-@nki.jit
-def kernel(table, count):
-    '''A loop whose end the device decides: double until the counter is zero.'''
-    out = nl.ndarray(table.shape, table.dtype, buffer=nl.shared_hbm)
-    value, left = nl.load(table), nl.load(count)
-    more = nisa.register_alloc()
-    nisa.register_load(more, left)
-
-    def step(condition):
-        nisa.tensor_scalar(dst=value, data=value, op0=nl.multiply, operand0=2.0)
-        nisa.tensor_scalar(dst=left, data=left, op0=nl.subtract, operand0=1)
-        nisa.register_load(more, left)
-        return more
-
-    nl.while_loop(more, step)
-    nisa.dma_copy(dst=out, src=value)
-    return out
-"""
 
 ADD_IN_TILES = """
 TILE = (128, 512)
@@ -187,23 +144,11 @@ def number(value: int, dtype: type[Any] = np.int32) -> np.ndarray:
     return np.array([[value]], dtype)
 
 
-def reversed_thirds() -> np.ndarray:
-    found = np.zeros_like(TABLE)
-    found[::-1][::3] = TABLE[::3]
-    return found
-
-
 EXAMPLES: dict[str, tuple[str, list[np.ndarray], np.ndarray]] = {
     "a row by its number": (ROW_BY_NUMBER, [TABLE, number(4)], TABLE[9:10]),
     "a row by a 64-bit number": (ROW_BY_NUMBER, [TABLE, number(2, np.int64)], TABLE[5:6]),
-    "a polynomial": (POLYNOMIAL, [number(-40)], number(3 * 1600 + 200 + 7)),
-    "a polynomial of 64 bits": (
-        POLYNOMIAL, [number(1 << 30, np.int64)], number(3 * (1 << 60) - 5 * (1 << 30) + 7, np.int64),
-    ),
     "a sum of so many rows": (SUM_OF_ROWS, [TABLE, number(7)], TABLE[:7].sum(0, keepdims=True)),
     "a sum of no rows": (SUM_OF_ROWS, [TABLE, number(0)], np.zeros((1, 6), np.float32)),
-    "every third row": (EVERY_THIRD, [TABLE, number(0)], reversed_thirds()),
-    "until it is zero": (COUNTDOWN, [TABLE, number(5)], TABLE * 32),
     "a sum in tiles": (ADD_IN_TILES, [WIDE_A, WIDE_B], WIDE_A + WIDE_B),
     "row sums in blocks": (ROW_SUMS_IN_BLOCKS, [NARROW], NARROW.sum(1, keepdims=True)),
     "plain Python": (PLAIN_PYTHON, [WIDE_A], WIDE_A),
@@ -223,6 +168,81 @@ def test_it_is_valid_and_right(text: str, arrays: list[np.ndarray], wanted: np.n
     np.testing.assert_array_equal(executed, wanted)
 
 
-@pytest.mark.parametrize("text", [ROW_BY_NUMBER, ADD_IN_TILES, PLAIN_PYTHON])
-def test_most_are_valid_in_nothing_older(text: str) -> None:
-    assert valid_in(HEAD + text) == ("0.7",)
+ARRAY = np.arange(32, dtype=np.float32).reshape(4, 8)
+
+
+def moved(a: Any) -> Any:
+    out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=a)
+    return out
+
+
+def cores_seen(a: Any) -> Any:
+    """Each core writes its row, and how many there are."""
+    out = nl.ndarray((2, 1), nl.float32, buffer=nl.shared_hbm)
+    tile = nl.full((1, 1), nl.num_programs(0), nl.float32)
+    for row in range(2) if nl.num_programs(0) == 1 else [nl.program_id(0)]:
+        nisa.dma_copy(dst=out[row : row + 1, :], src=tile)
+    return out
+
+
+def test_a_configured_kernel_computes_the_same() -> None:
+    config = CompileConfig(address_rotation=AddressRotation.DISABLE, barrier_check=True, prefetch_auto=True)
+    kernel = jit(compile_config=config, specialization_config=SpecializationConfig())(moved)
+    assert (kernel.compile_config, kernel.specialization_config) == (config, SpecializationConfig())
+    assert kernel[1].compile_config is config and kernel.with_schedule([]).compile_config is config
+    np.testing.assert_array_equal(kernel(ARRAY), ARRAY)
+    np.testing.assert_array_equal(jit(jit(moved), compile_config=config)(ARRAY), ARRAY)
+
+
+OTHER = CompileConfig(barrier_check=True)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "agrees"),
+    [
+        (None, None, True),
+        (OTHER, OTHER, True),
+        (OTHER, None, True),
+        (None, CompileConfig(), True),
+        (None, OTHER, False),
+    ],
+)
+def test_a_nested_kernel_is_inlined_where_configurations_agree(outer: Any, inner: Any, agrees: bool) -> None:
+    called = jit(moved, compile_config=inner)
+    kernel = jit(lambda a: called(a), compile_config=outer)
+    if agrees:
+        np.testing.assert_array_equal(kernel(ARRAY), ARRAY)
+    else:
+        with pytest.raises(NkiValidationError, match="moved is called in a kernel with another compile_config"):
+            kernel(ARRAY)
+
+
+def test_a_differing_nested_configuration_can_be_allowed() -> None:
+    called = jit(moved, compile_config=OTHER)
+    kernel = jit(lambda a: called(a), specialization_config=SpecializationConfig(allow_nested_config_override=True))
+    with pytest.warns(UserWarning, match="under the outer one's"):
+        np.testing.assert_array_equal(kernel(ARRAY), ARRAY)
+
+
+def test_the_environment_gives_the_degree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NEURON_CC_FLAGS", raising=False)
+    kernel = jit(cores_seen)
+    monkeypatch.delenv("NEURON_LOGICAL_NC_CONFIG", raising=False)
+    assert kernel(ARRAY)[0, 0] == 1 and kernel[2](ARRAY)[1, 0] == 2
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "2")
+    assert kernel(ARRAY)[1, 0] == 2 and simulate(kernel)(ARRAY)[1, 0] == 2
+    monkeypatch.setenv("NEURON_CC_FLAGS", "--lnc=2 -O1")
+    assert kernel[2](ARRAY)[0, 0] == 2
+
+
+@pytest.mark.parametrize(
+    ("degree", "flags", "brackets"),
+    [("2", "", 1), ("1", "", 2), ("", "--lnc 2", None), ("1", "--logical-nc-config=2", None), ("", "--lnc=1", 2)],
+)
+def test_degrees_that_differ_are_refused_as_by_the_compiler(degree, flags, brackets, monkeypatch) -> None:
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", degree)
+    monkeypatch.setenv("NEURON_CC_FLAGS", flags)
+    kernel = jit(moved)
+    with pytest.raises(NkiValidationError, match=r"NKI kernel 'moved' is configured with LNC=\d, .*NCC_EVRF066"):
+        (kernel if brackets is None else kernel[brackets])(ARRAY)

@@ -172,13 +172,6 @@ def test_what_is_rounded_and_then_used_is_found(name: str) -> None:
     assert [rounded.name for rounded in low_precision(traced(*kernel))] == [expected]
 
 
-def test_the_line_is_where_it_is_rounded() -> None:
-    given, body, stored, _ = HIDDEN["behind a widening"]
-    (rounded,) = low_precision(traced(given, body, stored))
-    source = KERNEL.format(given=given, body=body)
-    assert ROUND in source.splitlines()[rounded.line - 1]
-
-
 def test_a_rounded_result_that_a_device_loop_carries_is_found() -> None:
     body = (
         "s = low\nt = a\nnisa.memset(dst=s, value=0.0)\n"

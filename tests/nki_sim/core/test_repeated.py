@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import linecache
 import textwrap
 import types
@@ -372,18 +371,6 @@ def test_what_fails_between_the_passes_that_are_run_still_fails():
     for few_passes in (True, False):
         with pytest.raises(NkiError, match="out-of-bound"):
             traced(source, X, Y, few_passes=few_passes)
-
-
-def test_a_text_is_read_once_for_all_shapes(monkeypatch):
-    read = []
-    parse = ast.parse
-    monkeypatch.setattr(repeated.ast, "parse", lambda *given: read.append(given) or parse(*given))
-    source = "passes = [i for i in range(3)]\nfor i in range(2):\n    passes.append(i)\n"
-    for _ in range(2):
-        names = {}
-        exec(repeated.compiled(source, "read_once_by_a_test.py", names), names)
-        assert names["passes"] == [0, 1, 2, 0, 1]
-    assert len(read) == 1
 
 
 def test_what_a_pass_raises_is_told_from_what_is_raised_while_passes_are_compared(monkeypatch):

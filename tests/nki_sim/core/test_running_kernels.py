@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,9 +48,6 @@ def copy(a: Any) -> Any:
     return out
 
 
-# --- arguments and results ----------------------------------------------------------------------------
-
-
 def test_arrays_are_found_wherever_they_are_in_the_arguments() -> None:
     @dataclass
     class Config(nl.NKIObject):
@@ -77,16 +72,6 @@ def test_arrays_are_found_wherever_they_are_in_the_arguments() -> None:
     result = simulate(kernel)((a[0], [a[1]]), {"x": a[2]}, config=config)
     np.testing.assert_array_equal(result, 20 * ramp(4, 8))
     assert config.weight is a[3], "the caller's object is not changed"
-
-
-def test_an_nki_object_takes_its_annotated_fields() -> None:
-    class Pair(nl.NKIObject):
-        left: int
-        right: int = 5
-
-    assert (Pair(1).left, Pair(1).right, Pair(1, right=2).right, Pair().left) == (1, 5, 2, None)
-    with pytest.raises(TypeError, match="takes 2 values"):
-        Pair(1, 2, 3)
 
 
 def test_inputs_that_a_kernel_writes_are_updated_in_place_and_others_are_not_copied_or_touched() -> None:
@@ -178,22 +163,6 @@ def test_a_wrong_kernel_is_refused_by_name(kernel: Any, error: type[Exception], 
         nki_sim.trace(kernel, spec(4, 8))
 
 
-def test_instructions_outside_a_kernel_say_how_to_run_one() -> None:
-    with pytest.raises(NkiError, match="nki.simulate"):
-        nl.ndarray((4, 8), nl.float32)
-
-
-def test_jit_options() -> None:
-    assert jit(mode="trace")(copy.__wrapped__).__name__ == "copy"
-    with pytest.raises(NkiValidationError, match="NEURON_PLATFORM_TARGET_OVERRIDE"):
-        jit(platform_target="trn2")(copy.__wrapped__)
-    with pytest.raises(NkiValidationError, match="no option 'speed'"):
-        jit(speed=11)
-    for grid in (0, 3, "x", (1, 1)):
-        with pytest.raises(NkiValidationError, match="core"):
-            copy[grid]
-
-
 def test_the_target_generation_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "inf2")
     assert nki_sim.trace(copy, spec(4, 8)).machine == "trn1"
@@ -201,9 +170,6 @@ def test_the_target_generation_follows_the_environment(monkeypatch: pytest.Monke
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "gpu")
     with pytest.raises(NkiError, match="one of"):
         nki_sim.trace(copy, spec(4, 8))
-
-
-# --- schedules ----------------------------------------------------------------------------------------
 
 
 def test_scheduling_edges_come_from_handles_names_and_blocks() -> None:
@@ -224,9 +190,6 @@ def test_scheduling_edges_come_from_handles_names_and_blocks() -> None:
         nki_sim.trace(kernel.with_schedule([("z", "x")]), spec(4, 8))
     with pytest.raises(NkiValidationError, match="issued after"):
         nki_sim.trace(kernel.with_schedule([("x", "y")]), spec(4, 8))
-
-
-# --- dynamic access -----------------------------------------------------------------------------------
 
 
 @jit
@@ -267,9 +230,6 @@ def test_a_scalar_index_selects_on_the_device_and_is_checked_there() -> None:
             simulate(kernel)(data, np.array([[bad]], np.int32))
 
 
-# --- registers and device loops -----------------------------------------------------------------------
-
-
 @jit
 def reverse_some_rows(data: Any, count: Any) -> Any:
     """out[i] = data[i] for i < count, by a device loop whose bound is read from memory."""
@@ -287,35 +247,6 @@ def reverse_some_rows(data: Any, count: Any) -> Any:
 
     nl.fori_loop(0, upper, body)
     return out
-
-
-@jit
-def twice_through_a_register(count: Any) -> Any:
-    """What a register holds comes back to memory, and adds up there as any tile does."""
-    out = nl.ndarray((1, 1), nl.int32, buffer=nl.shared_hbm)
-    register = nisa.register_alloc()
-    nisa.register_load(register, count)
-    tile = nl.ndarray((1, 1), nl.int32)
-    nisa.register_store(tile, register)
-    nisa.tensor_tensor(dst=tile, data1=tile, data2=tile, op=nl.add)
-    nisa.dma_copy(dst=out, src=tile)
-    return out
-
-
-def test_a_register_is_stored() -> None:
-    np.testing.assert_array_equal(simulate(twice_through_a_register)(np.array([[21]], np.int32)), [[42]])
-    program = nki_sim.trace(twice_through_a_register, spec(1, 1, dtype=np.int32))
-    np.testing.assert_array_equal(execute(through_a_file(program), [np.array([[-3]], np.int32)])[0], [[-6]])
-
-
-def test_only_a_register_is_stored() -> None:
-    def kernel(count: Any) -> Any:
-        tile = nl.ndarray((1, 1), nl.int32)
-        nisa.register_store(tile, count)
-        return tile
-
-    with pytest.raises(NkiValidationError, match="register_store: src must come from nisa.register_alloc"):
-        simulate(jit(kernel))(np.array([[1]], np.int32))
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 8])
@@ -379,27 +310,6 @@ def test_a_while_loop_ends_when_its_register_is_zero() -> None:
         assert execute(program, [counts])[0] == 2.0 * count
 
 
-def test_branching_on_a_register_works_with_numbers_and_is_refused_while_tracing() -> None:
-    @jit
-    def kernel(a: Any) -> Any:
-        register = nisa.register_alloc(1)
-        while register:
-            nisa.register_move(register, 0)
-        return copy(a)
-
-    simulate(kernel)(ramp(4, 8))
-    with pytest.raises(NkiValidationError, match="while_loop"):
-        nki_sim.trace(kernel, spec(4, 8))
-
-
-def test_a_copy_of_a_dtype_is_the_dtype() -> None:
-    """Given kernels whose options are deep-copied or pickled by their harness, then `is` still finds the dtype."""
-    assert all(deepcopy(d) is d and pickle.loads(pickle.dumps(d)) is d for d in (nl.float32, nl.bfloat16))
-
-
-# --- two cores ----------------------------------------------------------------------------------------
-
-
 @jit
 def swap_halves(a: Any) -> Any:
     """Each core loads its half, sends it to the other, and stores what it receives."""
@@ -424,22 +334,6 @@ def test_two_cores_share_hbm_and_exchange_tiles() -> None:
     np.testing.assert_array_equal(execute(program, [a])[0], expected)
 
 
-def test_two_cores_keep_step_where_they_store() -> None:
-    """Given a buffer that each core clears half of, when each then adds into the other's half, then nothing is lost."""
-
-    @jit
-    def kernel(a: Any) -> Any:
-        out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
-        me, half = nl.program_id(0), a.shape[0] // 2
-        zero, mine = nl.zeros((half, a.shape[1]), a.dtype, buffer=nl.sbuf), nl.load(a[nl.ds(me * half, half), :])
-        nisa.dma_copy(dst=out[nl.ds(me * half, half), :], src=zero)
-        nisa.dma_copy(dst=out[nl.ds((1 - me) * half, half), :], src=mine)
-        return out
-
-    a = ramp(8, 4)
-    np.testing.assert_array_equal(simulate(kernel[2])(a), np.concatenate([a[4:], a[:4]]))
-
-
 def test_a_core_that_waits_for_nobody_is_a_named_deadlock() -> None:
     @jit
     def kernel(a: Any) -> Any:
@@ -453,21 +347,6 @@ def test_a_core_that_waits_for_nobody_is_a_named_deadlock() -> None:
         simulate(kernel[2])(ramp(4, 8))
     with pytest.raises(NkiValidationError, match="deadlock"):
         execute(nki_sim.trace(kernel[2], spec(4, 8)), [ramp(4, 8)])
-
-
-def test_an_error_on_one_core_ends_both() -> None:
-    @jit
-    def kernel(a: Any) -> Any:
-        if nl.program_id(0) == 1:
-            raise ValueError("core 1 broke")
-        nisa.core_barrier(data=a, cores=(0, 1))
-        return a
-
-    with pytest.raises(ValueError, match="core 1 broke"):
-        simulate(kernel[2])(ramp(4, 8))
-
-
-# --- the stand-in package -----------------------------------------------------------------------------
 
 
 def test_install_makes_nki_the_simulator_under_all_its_names() -> None:

@@ -15,13 +15,11 @@ from nki_sim import dtypes
 from nki_sim.dtypes import DType
 from nki_sim.encoding import program_file
 from nki_sim.errors import DeviceValueMisused, NkiError, NkiValidationError, OutOfBounds
-from nki_sim.execution.executor import execute, execute_counting
-from nki_sim.machine import MACHINES
+from nki_sim.execution.executor import execute
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 from nki_sim.nki import simulate
 from nki_sim.nki.run import simulate as simulated
-from nki_sim.profile import profile
 from nki_sim.proofs.algebra import Algebra
 from nki_sim.proofs.execution import FieldRun, Input
 from nki_sim.tracing.session import TensorSpec
@@ -39,8 +37,6 @@ def both_ways(kernel: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
     np.testing.assert_array_equal(result, executed)
     return executed
 
-
-# --- arithmetic -------------------------------------------------------------------------------------
 
 Expression = Callable[[list[Any]], Any]
 """From leaves (scalars, or NumPy integers of their width) to a value."""
@@ -92,17 +88,6 @@ def test_arithmetic_is_that_of_integers_of_its_width(data: st.DataObject, width:
     assert both_ways(kernel, numbers)[0, 0] == wanted
 
 
-def test_an_int32_product_wraps_and_an_int64_one_does_not() -> None:
-    def squared(numbers: Any) -> Any:
-        out = nl.ndarray((1, 1), numbers.dtype, buffer=nl.shared_hbm)
-        loaded = nisa.scalar_load(numbers)
-        nisa.scalar_store(dst=out, value=loaded * loaded)
-        return out
-
-    assert both_ways(squared, np.array([[100_000]], np.int32))[0, 0] == 1_410_065_408
-    assert both_ways(squared, np.array([[100_000]], np.int64))[0, 0] == 10_000_000_000
-
-
 @given(st.integers(-3000, 3000), st.integers(-3000, 3000))
 def test_proofs_compute_with_them(first: int, second: int) -> None:
     def kernel(numbers: Any) -> Any:
@@ -116,24 +101,6 @@ def test_proofs_compute_with_them(first: int, second: int) -> None:
     found = FieldRun(program, [Input(np.array([[first], [second]]))]).execute(algebra).outputs
 
     assert algebra.small_integers(found[0]).item() == 5 - first * second - first
-
-
-def test_a_scalar_goes_through_sbuf() -> None:
-    def kernel(numbers: Any) -> Any:
-        tile = nl.ndarray((1, 4), numbers.dtype)
-        nisa.memset(tile, value=7)
-        nisa.dma_copy(dst=tile[:, 1:2], src=numbers)
-        nisa.scalar_store(tile[:, 2:3], nisa.scalar_load(tile[:, 1:2]) + 1)
-        out = nl.ndarray((1, 4), numbers.dtype, buffer=nl.shared_hbm)
-        nisa.dma_copy(dst=out, src=tile)
-        return out
-
-    for width in (np.int32, np.int64):
-        number = np.array([[np.iinfo(width).max - 1]], width)
-        np.testing.assert_array_equal(both_ways(kernel, number), [[7, number[0, 0], np.iinfo(width).max, 7]])
-
-
-# --- addresses and loops ----------------------------------------------------------------------------
 
 
 def row(tensor: Any, i: Any) -> Any:
@@ -187,87 +154,6 @@ def test_a_64_bit_offset_outside_is_found_however_far(place: int) -> None:
         execute(program, [table, number])
 
 
-def test_loops_nest_and_the_inner_ones_bound_is_the_outer_ones_index() -> None:
-    def kernel(counts: Any) -> Any:
-        out = nl.zeros((ROWS, 1), nl.int32, buffer=nl.shared_hbm)
-
-        def outer(i: Any) -> None:
-            def inner(j: Any) -> None:
-                here = out.ap([[1, 1], [1, 1]], scalar_offset=i)
-                tile = nl.ndarray((1, 1), nl.int32)
-                nisa.dma_copy(dst=tile, src=here)
-                nisa.scalar_store(tile, nisa.scalar_load(tile) + j)
-                nisa.dma_copy(dst=here, src=tile)
-
-            nl.fori_loop(0, i + 1, inner)
-
-        nl.fori_loop(0, ROWS, outer)
-        return out
-
-    np.testing.assert_array_equal(
-        both_ways(kernel, np.zeros((1, 1), np.int32))[:, 0], [i * (i + 1) // 2 for i in range(ROWS)]
-    )
-
-
-def test_the_index_is_a_register_where_a_bound_is_one() -> None:
-    kinds = []
-
-    def kernel(counts: Any) -> Any:
-        out = nl.zeros((1, 1), nl.int32, buffer=nl.shared_hbm)
-        register = nisa.register_alloc(2)
-        for lower, upper in ((0, 2), (0, register), (nisa.scalar_load(counts), 2)):
-            nl.fori_loop(lower, upper, lambda i: kinds.append(type(i)))
-        return out
-
-    nki_sim.trace(kernel, TensorSpec((1, 1), dtypes.int32))
-    assert kinds == [nisa.NkiScalar, nisa.VirtualRegister, nisa.NkiScalar]
-
-
-def test_an_index_still_goes_where_a_register_went() -> None:
-    """Up to NKI 0.6 it was one."""
-
-    def kernel(counts: Any) -> Any:
-        out = nl.zeros((1, 1), nl.int32, buffer=nl.shared_hbm)
-        register, tile = nisa.register_alloc(0), nl.ndarray((1, 1), nl.int32)
-
-        def body(i: Any) -> None:
-            nisa.register_move(register, i)
-            nisa.register_store(tile, i)
-
-        nl.fori_loop(3, 7, body)
-        nisa.scalar_store(tile, nisa.scalar_load(tile) * 10)
-        nisa.dma_copy(dst=out, src=tile)
-        return out
-
-    assert both_ways(kernel, np.zeros((1, 1), np.int32))[0, 0] == 60
-
-
-def test_a_loop_and_its_address_arithmetic_are_recorded_counted_and_priced() -> None:
-    def kernel(table: Any, count: Any) -> Any:
-        out = nl.zeros((ROWS, WIDTH), nl.float32, buffer=nl.shared_hbm)
-
-        def body(i: Any) -> None:
-            tile = nl.ndarray((1, WIDTH), nl.float32)
-            nisa.dma_copy(dst=tile, src=row(table, i * 2))
-            nisa.dma_copy(dst=row(out, i), src=tile)
-
-        nl.fori_loop(0, nisa.scalar_load(count) - 1, body)
-        return out
-
-    inputs = [TABLE, np.array([[4]], np.int32)]
-    program = nki_sim.trace(kernel, *inputs)
-    opcodes = [program.templates[number].opcode for number in program.template_ids]
-    (loop,) = program.loops
-    assert opcodes.count("scalar_arithmetic") == 2 and opcodes.count("scalar_load") == 1
-    assert opcodes[loop.start : loop.end] == ["scalar_arithmetic", "dma_copy", "dma_copy"]
-    _, passes = execute_counting(program, inputs)
-    assert passes.cores == (((3,),),)
-    assert profile.measure(program, passes=passes).latency_us > 0
-    assert MACHINES["trn2"].sources["scalar_arithmetic_ns"].confidence == "prior", "no row shows it"
-
-
-# --- what has no value ------------------------------------------------------------------------------
-
 MISUSES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "if": (lambda s: 1 if s else 2, "in if"),
     "while": (lambda s: bool(s), "fori_loop or nl.while_loop"),
@@ -304,10 +190,7 @@ def test_python_cannot_have_its_value(use: Callable[[Any], Any], says: str, numb
     assert isinstance(caught.value, DeviceValueMisused) and caught.value.file == __file__
 
 
-HBM, SBUF = nl.shared_hbm, nl.sbuf
-
-
-def tile(dtype: Any = nl.int32, shape: tuple[int, ...] = (1, 1), buffer: Any = SBUF) -> Any:
+def tile(dtype: Any = nl.int32, shape: tuple[int, ...] = (1, 1), buffer: Any = nl.sbuf) -> Any:
     return nl.ndarray(shape, dtype, buffer=buffer)
 
 
@@ -350,10 +233,3 @@ def test_what_the_pages_refuse_is_refused_in_one_line(use: Callable[[Any], Any],
     with pytest.raises(NkiError, match=says) as caught:
         of_one_number(use, dtype)
     assert isinstance(caught.value, NkiValidationError) and "\n" not in str(caught.value)
-
-
-def test_a_scalar_is_not_none() -> None:
-    of_one_number(lambda s: [s == None, s != None])  # noqa: E711  # as kernels of the parser's time write it
-    answers: list[bool] = []
-    of_one_number(lambda s: answers.extend([s == None, s != None]))  # noqa: E711
-    assert answers == [False, True]

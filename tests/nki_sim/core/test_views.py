@@ -141,12 +141,6 @@ def test_access_patterns_are_as_strided(data: Any) -> None:
     assert view.get_pattern() == pattern
 
 
-def test_ap_adds_its_offset_to_the_views() -> None:
-    view = tensor((4, 8))[1:3, 2:6]
-    np.testing.assert_array_equal(view.ap([[1, 2]]).array(), [10, 11])
-    np.testing.assert_array_equal(view.ap([[1, 2]], offset=3).array(), [13, 14])
-
-
 def test_view_reinterprets_bytes_along_the_last_dimension() -> None:
     view = tensor((4, 8), MemoryRegion.sbuf)
     np.testing.assert_array_equal(view.view(uint8).array(), view.array().view(np.uint8))
@@ -214,13 +208,3 @@ REFUSED = {
 def test_an_illegal_view_is_refused_by_name(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         _ = make().key  # what an instruction asks of its operands
-
-
-def test_an_argument_can_be_asked_for_by_its_truth() -> None:
-    """Given an optional tensor argument, when a kernel says `if bias:`, then that asks whether it was given."""
-    assert hbm() and sbuf()
-
-
-def test_a_pattern_that_no_instruction_uses_may_leave_its_buffer() -> None:
-    """Given a pattern made one step too far, as in a loop whose last step is guarded, then only its use is an error."""
-    assert sbuf().ap([[32, 128], [4, 8]], offset=4).shape == (128, 8)

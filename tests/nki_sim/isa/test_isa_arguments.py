@@ -18,60 +18,24 @@ def sb(*shape: int) -> Any:
     return nl.ndarray(shape, nl.float32, buffer=nl.sbuf)
 
 
-MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
-    (
-        "a number for a tile",
-        lambda: nisa.tensor_tensor(sb(8, 8), sb(8, 8), 2.0, nl.add),
-        "tensor_tensor: data2 .*got 2.0",
-    ),
-    (
-        "the result of an instruction",
-        lambda: nisa.tensor_copy(dst=sb(8, 8), src=nisa.memset(sb(8, 8), 0.0)),
-        "tensor_copy: src must be a tensor.*write into their dst",
-    ),
-    ("nothing", lambda: nisa.reciprocal(dst=None, data=sb(8, 8)), "reciprocal: dst must be a tensor.*nl.ndarray"),
-    (
-        "a NumPy array",
-        lambda: nisa.dma_copy(dst=sb(8, 8), src=np.zeros((8, 8))),
-        "dma_copy: src .*NumPy array.*shared_constant",
-    ),
-    ("a list as bias", lambda: nisa.activation(sb(8, 8), nl.exp, sb(8, 8), bias=[1.0]), "bias"),
-    (
-        "one source that is none",
-        lambda: nisa.dma_compute(sb(8, 8), [sb(8, 8), 3], nl.add),
-        "srcs must be a list.*got 3",
-    ),
-    (
-        "the old way to call",
-        lambda: nisa.tensor_copy(sb(8, 8), sb(8, 8), mask=None),
-        r"unexpected keyword argument 'mask'.*parameters are \(dst, src, engine",
-    ),
-    (
-        "no destination",
-        lambda: nisa.tensor_tensor(data1=sb(8, 8), data2=sb(8, 8), op=nl.add),
-        "missing.*'dst'.*instructions return no tensor.*nl.ndarray",
-    ),
-    ("too many", lambda: nisa.reciprocal(sb(8, 8), sb(8, 8), "name", 1), "takes.*parameters are"),
+MISTAKES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: nisa.tensor_tensor(sb(8, 8), sb(8, 8), 2.0, nl.add), "tensor_tensor: data2 .*got 2.0"),
+    (lambda: nisa.tensor_copy(dst=sb(8, 8), src=nisa.memset(sb(8, 8), 0.0)), "tensor_copy: src must be a tensor"),
+    (lambda: nisa.reciprocal(dst=None, data=sb(8, 8)), "reciprocal: dst must be a tensor.*nl.ndarray"),
+    (lambda: nisa.dma_copy(dst=sb(8, 8), src=np.zeros((8, 8))), "dma_copy: src .*NumPy array.*shared_constant"),
+    (lambda: nisa.activation(sb(8, 8), nl.exp, sb(8, 8), bias=[1.0]), "bias"),
+    (lambda: nisa.dma_compute(sb(8, 8), [sb(8, 8), 3], nl.add), "srcs must be a list.*got 3"),
+    (lambda: nisa.tensor_copy(sb(8, 8), sb(8, 8), mask=None), "unexpected keyword argument 'mask'"),
+    (lambda: nisa.tensor_tensor(data1=sb(8, 8), data2=sb(8, 8), op=nl.add), "instructions return no tensor"),
+    (lambda: nisa.reciprocal(sb(8, 8), sb(8, 8), "name", 1), "takes.*parameters are"),
 ]
 
 
-@pytest.mark.parametrize(("what", "body", "message"), MISTAKES, ids=[case[0] for case in MISTAKES])
-def test_a_wrong_argument_is_named(what: str, body: Callable[[], Any], message: str) -> None:
+@pytest.mark.parametrize(("body", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
+def test_a_wrong_argument_is_named(body: Callable[[], Any], message: str) -> None:
     def kernel() -> None:
         body()
 
     with pytest.raises(NkiValidationError, match=f"(?s){message}") as raised:
         nki_sim.trace(kernel)
     assert raised.value.line is not None and "\n" not in str(raised.value)
-
-
-def test_the_kernels_own_mistakes_stay_python_errors() -> None:
-    """Given a kernel that fails in its own code, then its exception is not disguised."""
-
-    def kernel() -> None:
-        tile = sb(8, 8)
-        nisa.memset(tile, 0.0)
-        int("eight")
-
-    with pytest.raises(ValueError, match="eight"):
-        nki_sim.trace(kernel)

@@ -40,22 +40,11 @@ def run(body: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
     return nki_sim.simulate(kernel)(*arrays)
 
 
-BINARY = [
-    "add",
-    "subtract",
-    "multiply",
-    "maximum",
-    "minimum",
-    "equal",
-    "not_equal",
-    "less",
-    "less_equal",
-    "greater",
-    "greater_equal",
-]
+ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 
 
-@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("name", [*ARITHMETIC, *COMPARISONS])
 def test_binary_functions_take_tiles_numbers_and_columns(name: str) -> None:
     ours, numpys = getattr(nl, name), getattr(np, name)
     half = np.float32(0.5)
@@ -131,24 +120,10 @@ CASES: list[tuple[str, Callable[[], np.ndarray], np.ndarray, float]] = [
 
 
 @pytest.mark.parametrize(("what", "compute", "want", "tolerance"), CASES, ids=[case[0] for case in CASES])
-def test_functions_agree_with_numpy(
-    what: str, compute: Callable[[], np.ndarray], want: np.ndarray, tolerance: float
-) -> None:
+def test_functions_agree_with_numpy(what, compute, want, tolerance) -> None:
     got = compute()
     assert got.shape == want.shape
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=tolerance, atol=tolerance)
-
-
-def test_load_transpose2d() -> None:
-    source = X.astype(ml_dtypes.bfloat16)
-
-    def kernel(x: Any) -> Any:
-        tile = nl.load_transpose2d(x)
-        out = nl.ndarray(tile.shape, tile.dtype, buffer=nl.shared_hbm)
-        nl.store(out, tile)
-        return out
-
-    np.testing.assert_array_equal(nki_sim.simulate(kernel)(source), source.T)
 
 
 def test_random_numbers_lie_in_the_unit_interval_and_follow_the_seed() -> None:
@@ -209,3 +184,15 @@ def test_what_no_engine_can_do_is_refused_by_name(what: str, body: Callable[...,
 
     with pytest.raises(NkiError, match=message):
         nki_sim.trace(kernel, X)
+
+
+def test_load_transpose2d() -> None:
+    source = X.astype(ml_dtypes.bfloat16)
+
+    def kernel(x: Any) -> Any:
+        tile = nl.load_transpose2d(x)
+        out = nl.ndarray(tile.shape, tile.dtype, buffer=nl.shared_hbm)
+        nl.store(out, tile)
+        return out
+
+    np.testing.assert_array_equal(nki_sim.simulate(kernel)(source), source.T)

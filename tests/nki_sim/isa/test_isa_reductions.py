@@ -20,9 +20,7 @@ COMMAND = nisa.reduce_cmd
 
 @FEW
 @given(data=st.data(), p=partitions, free=free_shapes(ndim=4), op=st.sampled_from(sorted(REDUCE)), negate=st.booleans())
-def test_tensor_reduce_over_trailing_dimensions(
-    data: st.DataObject, p: int, free: tuple[int, ...], op: str, negate: bool
-) -> None:
+def test_tensor_reduce_over_trailing_dimensions(data, p, free, op, negate) -> None:
     src = data.draw(tiles(p, free, low=0.5, high=1.5))
     count = data.draw(st.integers(1, len(free)))
     axes = tuple(range(len(free) + 1 - count, len(free) + 1))
@@ -30,7 +28,7 @@ def test_tensor_reduce_over_trailing_dimensions(
     kept = free[: len(free) - count] or (1,)
     dst = data.draw(tiles(p, kept, ["float32", "bfloat16"], views=("whole", "offset")))
     check(
-        lambda d, a: nisa.tensor_reduce(dst=d, op=getattr(nl, op), data=a, axis=axes, negate=negate),
+        lambda d, a: nisa.tensor_reduce(d, op=getattr(nl, op), data=a, axis=axes, negate=negate),
         [src],
         [dst],
         [(-want if negate else want).reshape(dst.shape)],
@@ -47,7 +45,7 @@ def test_tensor_scalar_reduce(data: st.DataObject, p: int, free: tuple[int, ...]
     total = REDUCE[op](want, axis=tuple(range(1, want.ndim))).reshape(p, 1)
     check(
         lambda d, r, a, s: nisa.tensor_scalar_reduce(
-            dst=d, data=a, op0=nl.multiply, operand0=s if vector else 1.125, reduce_op=getattr(nl, op), reduce_res=r
+            d, data=a, op0=nl.multiply, operand0=s if vector else 1.125, reduce_op=getattr(nl, op), reduce_res=r
         ),
         [src, scale],
         [dst, result],
@@ -105,15 +103,11 @@ def test_the_sum_may_overwrite_the_data() -> None:
     src, dst = Tile(8, (6,), "float32", seed=1), Tile(8, (6,), "float32")
     want = np.exp(src.values64())
     want[:, 0] = np.exp(src.values64()).sum(1)
-    check(
-        lambda d, a: nisa.activation(
-            dst=d, op=nl.exp, data=a, reduce_op=nl.add, reduce_res=d[:, 0:1], reduce_cmd=COMMAND.reset_reduce
-        ),
-        [src],
-        [dst],
-        [want],
-        tolerance=1e-5,
-    )
+
+    def body(d, a) -> None:
+        nisa.activation(d, nl.exp, a, reduce_op=nl.add, reduce_res=d[:, 0:1], reduce_cmd=COMMAND.reset_reduce)
+
+    check(body, [src], [dst], [want], tolerance=1e-5)
 
 
 def test_a_sum_whose_elements_are_thrown_away() -> None:
@@ -149,14 +143,7 @@ SCAN = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum"
     reverses=st.tuples(st.booleans(), st.booleans()),
     start=st.sampled_from([0.0, 0.5, "tile"]),
 )
-def test_scan_feeds_each_element_the_one_before(
-    data: st.DataObject,
-    p: int,
-    free: tuple[int, ...],
-    ops: tuple[str, str],
-    reverses: tuple[bool, bool],
-    start: float | str,
-) -> None:
+def test_scan_feeds_each_element_the_one_before(data, p, free, ops, reverses, start) -> None:
     first = data.draw(tiles(p, free, low=-0.9, high=0.9))
     second = data.draw(tiles(p, free, psum=False if first.psum else None, low=-0.9, high=0.9))
     dst = data.draw(tiles(p, free, ["float32"]))
@@ -168,9 +155,10 @@ def test_scan_feeds_each_element_the_one_before(
         step = SCAN[ops[0]](*((state, a[:, i]) if reverses[0] else (a[:, i], state)))
         state = SCAN[ops[1]](*((b[:, i], step) if reverses[1] else (step, b[:, i])))
         want[:, i] = state
-    check(
-        lambda d, x, y, s: nisa.tensor_tensor_scan(
-            dst=d,
+
+    def body(d, x, y, s) -> None:
+        nisa.tensor_tensor_scan(
+            d,
             data0=x,
             data1=y,
             initial=s if start == "tile" else start,
@@ -178,12 +166,9 @@ def test_scan_feeds_each_element_the_one_before(
             op1=getattr(nl, ops[1]),
             reverse0=reverses[0],
             reverse1=reverses[1],
-        ),
-        [first, second, initial],
-        [dst],
-        [want.reshape(dst.shape)],
-        tolerance=1e-5,
-    )
+        )
+
+    check(body, [first, second, initial], [dst], [want.reshape(dst.shape)], tolerance=1e-5)
 
 
 @pytest.mark.parametrize("rows", (5, 1))
@@ -195,22 +180,6 @@ def test_a_scan_over_ones_is_a_running_sum(rows: int) -> None:
         nisa.tensor_tensor_scan(dst=d, data0=one, data1=a, initial=2.0, op0=nl.multiply, op1=nl.add)
 
     check(body, [src], [dst], [2.0 + np.cumsum(src.values64(), axis=1)], tolerance=1e-4)
-
-
-def test_a_scan_is_a_decaying_recurrence() -> None:
-    """Given factors between 0 and 1, as in a state space model, then h = a * h + b element by element."""
-    a, b = Tile(5, (60,), "float32", seed=1, low=0.1, high=0.99), Tile(5, (60,), "float32", seed=2)
-    want, state = np.empty((5, 60)), np.zeros(5)
-    for i in range(60):
-        state = a.values64()[:, i] * state + b.values64()[:, i]
-        want[:, i] = state
-    check(
-        lambda d, x, y: nisa.tensor_tensor_scan(dst=d, data0=x, data1=y, initial=0.0, op0=nl.multiply, op1=nl.add),
-        [a, b],
-        [Tile(5, (60,), "float32")],
-        [want],
-        tolerance=1e-5,
-    )
 
 
 @FEW
@@ -228,7 +197,7 @@ def test_cumulative_reduction(data: st.DataObject, p: int, free: tuple[int, ...]
     more = {"reduce_cmd": COMMAND.load_reduce} if loaded else {}
     check(
         lambda d, a, s: nisa.tensor_scalar_cumulative(
-            dst=d, src=a, op0=nl.multiply, op1=getattr(nl, op), imm0=0.5, imm1=s if loaded else None, **more
+            d, a, op0=nl.multiply, op1=getattr(nl, op), imm0=0.5, imm1=s if loaded else None, **more
         ),
         [src, initial],
         [dst],
@@ -264,9 +233,6 @@ def test_bn_stats_separates_even_and_odd_elements() -> None:
     check(lambda d, a: nisa.bn_stats(dst=d, data=a), [src], [dst], [np.stack(want, axis=1)], tolerance=1e-5)
 
 
-# --- searches -------------------------------------------------------------------------------------
-
-
 @FEW
 @given(data=st.data(), p=partitions, n=st.integers(8, 60))
 def test_max8_sorts_the_largest(data: st.DataObject, p: int, n: int) -> None:
@@ -298,38 +264,21 @@ def test_find_index8_and_match_replace8(data: st.DataObject, p: int, n: int, ind
     rows, wanted = src.values64(), vals.values64()
     up = np.array([_occurrences(r, v, range(8)) for r, v in zip(rows, wanted)])
     down = np.array([_occurrences(r, v, range(7, -1, -1)) for r, v in zip(rows, wanted)])
-    check(
-        lambda d, a, v: nisa.nc_find_index8(dst=d, data=a, vals=v),
-        [src, vals],
-        [Tile(p, (8,), index)],
-        [np.where(up < 0, mark, up)],
-        exact=True,
-    )
+
+    def body(d, a, v) -> None:
+        nisa.nc_find_index8(d, data=a, vals=v)
+
+    check(body, [src, vals], [Tile(p, (8,), index)], [np.where(up < 0, mark, up)], exact=True)
     replaced = rows.copy()
     for row, line in enumerate(down):
         replaced[row, line[line >= 0]] = -9.0
     check(
-        lambda d, i, a, v: nisa.nc_match_replace8(dst=d, data=a, vals=v, imm=-9.0, dst_idx=i),
+        lambda d, i, a, v: nisa.nc_match_replace8(d, data=a, vals=v, imm=-9.0, dst_idx=i),
         [src, vals],
         [Tile(p, (n,), "float32"), Tile(p, (8,), index)],
         [replaced, np.where(down < 0, mark, down)],
         exact=True,
     )
-
-
-def test_match_replace8_pairs_duplicates_from_the_end() -> None:
-    """The example of the API page."""
-    row = np.array([[1, 2, 3, 4, 8, 8, 8, 8, 8, 8, 8]], np.float32)
-    vals = np.array([[3, 8, 8, 8, 8, 8, 8, 8]], np.float32)
-
-    def kernel(row, vals):
-        tile, index = nl.ndarray(row.shape, nl.float32), nl.ndarray((1, 8), nl.uint32)
-        nisa.nc_match_replace8(dst=tile, data=nl.load(row), vals=nl.load(vals), imm=0.0, dst_idx=index)
-        out = nl.ndarray((1, 8), nl.uint32, buffer=nl.shared_hbm)
-        nl.store(out, index)
-        return out
-
-    assert nki_sim.simulate(kernel)(row, vals).tolist() == [[2, 10, 9, 8, 7, 6, 5, 4]]
 
 
 def test_nonzero_with_count_touches_every_sixteenth_partition() -> None:
@@ -339,13 +288,7 @@ def test_nonzero_with_count_touches_every_sixteenth_partition() -> None:
     for p in (0, 16, 32):
         found = np.flatnonzero(src.values()[p])
         want[p] = [*(found + 16), *[-1] * (8 - len(found)), len(found)]
-    check(
-        lambda d, a: nisa.nonzero_with_count(dst=d, src=a, index_offset=16, padding_val=-1),
-        [src],
-        [dst],
-        [want],
-        exact=True,
-    )
+    check(lambda d, a: nisa.nonzero_with_count(d, a, index_offset=16, padding_val=-1), [src], [dst], [want], exact=True)
 
 
 def test_topk_reads_a_snake_of_sixteen_partitions() -> None:
@@ -374,8 +317,6 @@ def test_sequence_bounds_mark_runs_and_padding() -> None:
     assert nki_sim.simulate(kernel)(ids).tolist() == [[[0, 0, 0, 3, 3, 8, 8, 7], [3, 3, 3, 5, 5, -1, -1, 8]]]
 
 
-# --- selections -----------------------------------------------------------------------------------
-
 COMPARE = {
     "equal": np.equal,
     "less": np.less,
@@ -400,8 +341,9 @@ def test_range_select(data: st.DataObject, p: int, n: int, ops: tuple[str, str],
     index = start + np.arange(n)
     chosen = COMPARE[ops[0]](index, low.values64()) & COMPARE[ops[1]](index, high.values64())
     want = np.where(chosen, src.values64(), LOWEST)
-    check(
-        lambda d, r, a, b0, b1: nisa.range_select(
+
+    def body(d, r, a, b0, b1) -> None:
+        nisa.range_select(
             d,
             on_true_tile=a,
             comp_op0=getattr(nl, ops[0]),
@@ -410,11 +352,9 @@ def test_range_select(data: st.DataObject, p: int, n: int, ops: tuple[str, str],
             bound1=b1,
             reduce_res=r,
             range_start=start,
-        ),
-        [src, low, high],
-        [dst, result],
-        [want, want.max(1, keepdims=True)],
-    )
+        )
+
+    check(body, [src, low, high], [dst, result], [want, want.max(1, keepdims=True)])
 
 
 @FEW
@@ -425,13 +365,11 @@ def test_copy_predicated(data: st.DataObject, p: int, free: tuple[int, ...], rev
     predicate = data.draw(tiles(p, free, ["uint8", "uint32"], psum=False, low=0, high=1))
     chosen = (predicate.values() != 0) ^ reverse
     want = np.where(chosen, 2.5 if scalar else src.values64(), dst.values64())
-    check(
-        lambda d, a, q: nisa.tensor_copy_predicated(dst=d, src=2.5 if scalar else a, predicate=q, reverse_pred=reverse),
-        [src, predicate],
-        [dst],
-        [want],
-        exact=True,
-    )
+
+    def body(d, a, q) -> None:
+        nisa.tensor_copy_predicated(d, src=2.5 if scalar else a, predicate=q, reverse_pred=reverse)
+
+    check(body, [src, predicate], [dst], [want], exact=True)
 
 
 @FEW
@@ -444,7 +382,7 @@ def test_select_reduce(data: st.DataObject, p: int, free: tuple[int, ...], rever
     want = np.where(chosen, on_true.values64(), along(other.values(), len(dst.shape)) if vector else -1.5)
     check(
         lambda d, r, q, a, o: nisa.select_reduce(
-            dst=d,
+            d,
             predicate=q,
             on_true=a,
             on_false=o if vector else -1.5,
@@ -478,17 +416,14 @@ def _affine(p: int, pattern: list[tuple[int, int]], offset: int, multiplier: int
     multiplier=st.integers(-9, 9),
     dtype=st.sampled_from(["int32", "float32", "bfloat16", "uint8"]),
 )
-def test_iota(
-    data: st.DataObject, p: int, pattern: list[tuple[int, int]], offset: int, multiplier: int, dtype: str
-) -> None:
+def test_iota(data, p, pattern, offset, multiplier, dtype) -> None:
     want = _affine(p, pattern, offset, multiplier)
     dst = data.draw(tiles(p, want.shape[1:], [dtype], psum=False, views=("whole", "offset", "strided")))
-    check(
-        lambda d: nisa.iota(dst=d, pattern=[list(q) for q in pattern], offset=offset, channel_multiplier=multiplier),
-        [],
-        [dst],
-        [want.astype(np.float64)],
-    )
+
+    def body(d) -> None:
+        nisa.iota(d, pattern=[list(q) for q in pattern], offset=offset, channel_multiplier=multiplier)
+
+    check(body, [], [dst], [want.astype(np.float64)])
 
 
 @FEW
@@ -500,27 +435,24 @@ def test_iota(
     multiplier=st.integers(-3, 3),
     op=st.sampled_from(["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]),
 )
-def test_affine_select(
-    data: st.DataObject, p: int, pattern: list[tuple[int, int]], offset: int, multiplier: int, op: str
-) -> None:
+def test_affine_select(data, p, pattern, offset, multiplier, op) -> None:
     values = _affine(p, pattern, offset, multiplier)
     src = data.draw(tiles(p, values.shape[1:], psum=False))
     dst = data.draw(tiles(p, values.shape[1:], psum=False))
     want = np.where({**COMPARE, "not_equal": np.not_equal}[op](values, 0), src.values64(), -2.5)
-    check(
-        lambda d, a: nisa.affine_select(
-            dst=d,
+
+    def body(d, a) -> None:
+        nisa.affine_select(
+            d,
             pattern=[list(q) for q in pattern],
             offset=offset,
             channel_multiplier=multiplier,
             on_true_tile=a,
             on_false_value=-2.5,
             cmp_op=getattr(nl, op),
-        ),
-        [src],
-        [dst],
-        [want],
-    )
+        )
+
+    check(body, [src], [dst], [want])
 
 
 @FEW
@@ -530,15 +462,8 @@ def test_partition_reduce(data: st.DataObject, p: int, free: tuple[int, ...], op
     dst = data.draw(tiles(1, free, ["float32"], psum=False))
     want = {"add": np.sum, "maximum": np.max, "average": np.mean}[op](src.values64(), axis=0, keepdims=True)
     check(
-        lambda d, a: nisa.tensor_partition_reduce(dst=d, op=getattr(nl, op), data=a),
-        [src],
-        [dst],
-        [want],
-        tolerance=1e-4,
+        lambda d, a: nisa.tensor_partition_reduce(d, op=getattr(nl, op), data=a), [src], [dst], [want], tolerance=1e-4
     )
-
-
-# --- random numbers -------------------------------------------------------------------------------
 
 
 def _random(seed: int | None, engine: nisa.engine = nisa.engine.vector):
@@ -598,17 +523,3 @@ def test_gpsimd_state_can_be_saved_and_restored() -> None:
 
     first, second = nki_sim.simulate(kernel)()
     np.testing.assert_array_equal(first, second)
-
-
-@pytest.mark.parametrize("name", ["nc_matmul_mx", "quantize_mx", "activate2", "exponential", "rand2"])
-def test_trn3_instructions_refuse_by_name(name: str) -> None:
-    with pytest.raises(nki_sim.errors.NotSupported, match=f"{name}.*trn3"):
-        nki_sim.simulate(lambda: getattr(nisa, name)())()
-
-
-def test_versions_follow_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    for target in ("trn1", "trn2", "trn3"):
-        monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
-        nki_sim.simulate(lambda: seen.append(nisa.get_nc_version()))()
-    assert seen == [nisa.nc_version.gen2, nisa.nc_version.gen3, nisa.nc_version.gen4]

@@ -41,174 +41,95 @@ def tensor(dst: Any, data1: Any, data2: Any, op: Any, **options: Any) -> None:
 
 
 ENGINE = nisa.engine
-Case = tuple[str, Callable[[], Any], str]
+Case = tuple[Callable[[], Any], str]
 
 MEMORY: list[Case] = [
-    ("compute on HBM", lambda: nisa.tensor_copy(sb(8, 8), hbm(8, 8)), "cannot access src.*dma_copy"),
-    ("DMA reads PSUM", lambda: nisa.dma_copy(hbm(8, 8), ps(8, 8)), "cannot touch PSUM.*tensor_copy"),
-    ("DMA writes PSUM", lambda: nisa.dma_copy(ps(8, 8), hbm(8, 8)), "cannot touch PSUM"),
-    ("two inputs in PSUM", lambda: tensor(sb(8, 8), ps(8, 8), ps(8, 8), nl.add), "cannot both be in PSUM.*copy"),
-    (
-        "scalar_tensor_tensor with two inputs in PSUM",
-        lambda: nisa.scalar_tensor_tensor(sb(8, 8), ps(8, 8), nl.add, 1.0, nl.add, ps(8, 8)),
-        "cannot both be in PSUM",
-    ),
-    (
-        "scan with two inputs in PSUM",
-        lambda: nisa.tensor_tensor_scan(sb(8, 8), ps(8, 8), ps(8, 8), 0.0, nl.multiply, nl.add),
-        "cannot both be in PSUM",
-    ),
-    (
-        "GpSimd copies PSUM",
-        lambda: nisa.tensor_copy(sb(8, 8), ps(8, 8), engine=ENGINE.gpsimd),
-        "GpSimd cannot access PSUM",
-    ),
-    ("GpSimd sets PSUM", lambda: nisa.memset(ps(8, 8), 0.0, engine=ENGINE.gpsimd), "GpSimd cannot access PSUM"),
-    ("iota into PSUM", lambda: nisa.iota(ps(8, 8), [[1, 8]]), "GpSimd cannot access PSUM"),
-    (
-        "affine_select of PSUM",
-        lambda: nisa.affine_select(sb(8, 8), [[1, 8]], 1, ps(8, 8), 0.0),
-        "GpSimd cannot access PSUM",
-    ),
-    ("power of PSUM", lambda: tensor(sb(8, 8), ps(8, 8), sb(8, 8), nl.power), "power runs on GpSimd"),
-    ("nl.rsqrt of PSUM", lambda: nl.rsqrt(ps(8, 8)), "GpSimd.*copy"),
-    ("matmul reads PSUM", lambda: matmul(ps(8, 8), ps(8, 8), sb(8, 8)), "stationary.*from SBUF"),
-    ("matmul writes SBUF", lambda: matmul(sb(8, 8), sb(8, 8), sb(8, 8)), "writes to PSUM"),
-    (
-        "PE transpose into SBUF",
-        lambda: nisa.nc_transpose(sb(8, 8), sb(8, 8), engine=ENGINE.tensor),
-        "reads SBUF and writes PSUM",
-    ),
-    ("DMA transpose into HBM", lambda: nisa.dma_transpose(hbm(8, 8), hbm(8, 8)), "must be in sbuf"),
-    ("memset of bfloat16 PSUM", lambda: nisa.memset(ps(8, 8, dtype=BF16), 0.0), "NCC_IBIR441"),
-    ("local_gather of PSUM", lambda: nisa.local_gather(sb(16, 16), ps(16, 8), sb(16, 1, dtype=nl.uint16)), "PSUM"),
+    (lambda: nisa.tensor_copy(sb(8, 8), hbm(8, 8)), "cannot access src.*dma_copy"),
+    (lambda: nisa.dma_copy(hbm(8, 8), ps(8, 8)), "cannot touch PSUM.*tensor_copy"),
+    (lambda: nisa.dma_copy(ps(8, 8), hbm(8, 8)), "cannot touch PSUM"),
+    (lambda: tensor(sb(8, 8), ps(8, 8), ps(8, 8), nl.add), "cannot both be in PSUM.*copy"),
+    (lambda: nisa.scalar_tensor_tensor(sb(8, 8), ps(8, 8), nl.add, 1.0, nl.add, ps(8, 8)), "cannot both be in PSUM"),
+    (lambda: nisa.tensor_tensor_scan(sb(8, 8), ps(8, 8), ps(8, 8), 0.0, nl.multiply, nl.add), "cannot both be in PSUM"),
+    (lambda: nisa.tensor_copy(sb(8, 8), ps(8, 8), engine=ENGINE.gpsimd), "GpSimd cannot access PSUM"),
+    (lambda: nisa.memset(ps(8, 8), 0.0, engine=ENGINE.gpsimd), "GpSimd cannot access PSUM"),
+    (lambda: nisa.iota(ps(8, 8), [[1, 8]]), "GpSimd cannot access PSUM"),
+    (lambda: nisa.affine_select(sb(8, 8), [[1, 8]], 1, ps(8, 8), 0.0), "GpSimd cannot access PSUM"),
+    (lambda: tensor(sb(8, 8), ps(8, 8), sb(8, 8), nl.power), "power runs on GpSimd"),
+    (lambda: nl.rsqrt(ps(8, 8)), "GpSimd.*copy"),
+    (lambda: matmul(ps(8, 8), ps(8, 8), sb(8, 8)), "stationary.*from SBUF"),
+    (lambda: matmul(sb(8, 8), sb(8, 8), sb(8, 8)), "writes to PSUM"),
+    (lambda: nisa.nc_transpose(sb(8, 8), sb(8, 8), engine=ENGINE.tensor), "reads SBUF and writes PSUM"),
+    (lambda: nisa.dma_transpose(hbm(8, 8), hbm(8, 8)), "must be in sbuf"),
+    (lambda: nisa.memset(ps(8, 8, dtype=BF16), 0.0), "NCC_IBIR441"),
+    (lambda: nisa.local_gather(sb(16, 16), ps(16, 8), sb(16, 1, dtype=nl.uint16)), "PSUM"),
 ]
 
 PARTITIONS: list[Case] = [
-    (
-        "start partition of a small tile",
-        lambda: nisa.memset(sb(128, 8)[16:32], 0.0),
-        "partition 16.*0 or 32 or 64 or 96",
-    ),
-    ("start partition of 33 rows", lambda: nisa.memset(sb(128, 8)[32:65], 0.0), "partition 32.*0 or 64"),
-    ("start partition of 65 rows", lambda: nisa.memset(sb(128, 8)[32:97], 0.0), "partition 32.*at 0:"),
-    (
-        "start partition of an input",
-        lambda: tensor(sb(8, 8), sb(8, 8), sb(32, 8)[10:18], nl.add),
-        "data2.*partition 10.*dma_copy",
-    ),
-    (
-        "start partition of a matmul operand",
-        lambda: matmul(ps(8, 8), sb(64, 8)[8:16], sb(8, 8)),
-        "stationary.*partition 8",
-    ),
-    (
-        "shuffle that is not aligned",
-        lambda: nisa.nc_stream_shuffle(sb(128, 8)[32:96], sb(128, 8)[0:64], [0] * 32),
-        "partition 32.*64 active",
-    ),
-    (
-        "shuffle from a partition that is not there",
-        lambda: nisa.nc_stream_shuffle(sb(32, 8), sb(4, 8), list(range(32))),
-        "sends partition 4",
-    ),
-    ("shuffle mask too short", lambda: nisa.nc_stream_shuffle(sb(32, 8), sb(32, 8), [0] * 31), "32 numbers"),
-    ("shuffle mask out of range", lambda: nisa.nc_stream_shuffle(sb(32, 8), sb(32, 8), [32] * 32), "0 to 31"),
+    (lambda: nisa.memset(sb(128, 8)[16:32], 0.0), "partition 16.*0 or 32 or 64 or 96"),
+    (lambda: nisa.memset(sb(128, 8)[32:65], 0.0), "partition 32.*0 or 64"),
+    (lambda: nisa.memset(sb(128, 8)[32:97], 0.0), "partition 32.*at 0:"),
+    (lambda: tensor(sb(8, 8), sb(8, 8), sb(32, 8)[10:18], nl.add), "data2.*partition 10.*dma_copy"),
+    (lambda: matmul(ps(8, 8), sb(64, 8)[8:16], sb(8, 8)), "stationary.*partition 8"),
+    (lambda: nisa.nc_stream_shuffle(sb(128, 8)[32:96], sb(128, 8)[0:64], [0] * 32), "partition 32.*64 active"),
+    (lambda: nisa.nc_stream_shuffle(sb(32, 8), sb(4, 8), list(range(32))), "sends partition 4"),
+    (lambda: nisa.nc_stream_shuffle(sb(32, 8), sb(32, 8), [0] * 31), "32 numbers"),
+    (lambda: nisa.nc_stream_shuffle(sb(32, 8), sb(32, 8), [32] * 32), "0 to 31"),
 ]
 
 SHAPES: list[Case] = [
-    ("copy of another size", lambda: nisa.tensor_copy(sb(8, 8), sb(8, 9)), "same partitions and elements"),
+    (lambda: nisa.tensor_copy(sb(8, 8), sb(8, 9)), "same partitions and elements"),
+    (lambda: tensor(sb(8, 8), sb(8, 8), sb(8, 1), nl.add), r"data2 \[8, 1\].*nisa.tensor_scalar"),
+    (lambda: tensor(sb(8, 8), sb(8, 8), sb(1, 8), nl.add), "repeat one row.*nc_matmul"),
+    (lambda: scalar(sb(8, 8), sb(8, 8), nl.add, sb(8, 8)), r"shape \[8, 1\]"),
+    (lambda: nisa.activation(sb(8, 8), nl.exp, sb(8, 8), bias=sb(4, 1)), "bias"),
+    (lambda: nisa.activation_reduce(sb(8, 8), nl.exp, sb(8, 8), nl.add, sb(8, 8)), "one element for each partition"),
+    (lambda: nisa.dma_copy(sb(8, 8), hbm(8, 9)), "72 elements.*64"),
+    (lambda: nisa.tensor_reduce(sb(8, 8), nl.add, sb(8, 8), 1), "8 partitions of 1"),
+    (lambda: nisa.tensor_reduce(sb(1, 8), nl.add, sb(8, 8), 0), "last free.*nc_transpose"),
+    (lambda: nisa.tensor_reduce(sb(8, 4), nl.add, sb(8, 2, 4), 1), "last free dimension"),
+    (lambda: matmul(ps(8, 8), sb(16, 8), sb(8, 8)), "contraction mismatch"),
+    (lambda: matmul(ps(128, 8), sb(8, 129), sb(8, 8)), "M 129 <= 128"),
+    (lambda: matmul(ps(8, 8), sb(8, 8), sb(8, 513)), "N 513 <= 512"),
+    (lambda: matmul(ps(8, 9), sb(8, 8), sb(8, 8)), r"\[M, N\] = \[8, 8\]"),
+    (lambda: matmul(ps(8, 1024)[:, 256:768], sb(8, 8), sb(8, 512)), "crosses a bank"),
+    (lambda: nisa.nc_transpose(ps(128, 128), sb(128, 129)), r"must be \[129, 128\]"),
+    (lambda: nisa.nc_transpose(sb(64, 64), sb(64, 64), engine=ENGINE.vector), r"at most \[32, 32\]"),
+    (lambda: nisa.nc_transpose(ps(8, 16), sb(8, 16)), r"must be \[16, 8\]"),
+    (lambda: nisa.dma_transpose(sb(8, 16), hbm(8, 16)), r"must be \[16, 8\]"),
+    (lambda: nisa.dma_transpose(sb(8, 4, 2), hbm(8, 4, 2), axes=(0, 2, 1)), "axes"),
+    (lambda: nisa.iota(sb(8, 8), [[1, 7]]), "7 elements"),
+    (lambda: nisa.iota(sb(8, 1), [[1, 1]] * 5), "1 to 4 pairs"),
+    (lambda: nisa.max8(sb(8, 8), sb(8, 7)), "8 to 16384"),
+    (lambda: nisa.max8(sb(1, 8), sb(1, 16385)), "8 to 16384"),
+    (lambda: nisa.max8(sb(8, 9), sb(8, 20)), r"must be \[8, 8\]"),
+    (lambda: nisa.nc_find_index8(sb(8, 8, dtype=U32), sb(8, 20), sb(8, 4)), "vals"),
+    (lambda: nisa.bn_stats(sb(8, 6), sb(8, 513)), "1 to 512"),
+    (lambda: nisa.bn_stats(sb(8, 7), sb(8, 12)), r"\[8, 6\]"),
+    (lambda: nisa.bn_aggr(sb(8, 2), sb(8, 7)), "triples"),
+    (lambda: nisa.tensor_partition_reduce(sb(2, 8), nl.add, sb(8, 8)), r"\[1, 8\]"),
+    (lambda: nisa.nonzero_with_count(sb(8, 8, dtype=I32), sb(8, 8)), "more than src"),
+    (lambda: nisa.local_gather(sb(24, 16), sb(24, 8), sb(24, 1, dtype=nl.uint16)), "multiple of 16"),
+    (lambda: matmul(ps(8, 8), sb(8, 8), sb(8, 8), tile_position=(0, 0)), "both tile_position and tile_size"),
+    (lambda: matmul(ps(8, 8), sb(8, 8), sb(8, 8), tile_position=(0, 0), tile_size=(48, 128)), "32, 64 or 128"),
     (
-        "column in tensor_tensor",
-        lambda: tensor(sb(8, 8), sb(8, 8), sb(8, 1), nl.add),
-        r"data2 \[8, 1\].*nisa.tensor_scalar",
-    ),
-    ("row in tensor_tensor", lambda: tensor(sb(8, 8), sb(8, 8), sb(1, 8), nl.add), "repeat one row.*nc_matmul"),
-    ("tensor_scalar with a full tile", lambda: scalar(sb(8, 8), sb(8, 8), nl.add, sb(8, 8)), r"shape \[8, 1\]"),
-    ("activation bias of another height", lambda: nisa.activation(sb(8, 8), nl.exp, sb(8, 8), bias=sb(4, 1)), "bias"),
-    (
-        "row sum of another size",
-        lambda: nisa.activation_reduce(sb(8, 8), nl.exp, sb(8, 8), nl.add, sb(8, 8)),
-        "reduce_res.*one element for each partition",
-    ),
-    ("DMA of another size", lambda: nisa.dma_copy(sb(8, 8), hbm(8, 9)), "72 elements.*64"),
-    ("reduce into a full tile", lambda: nisa.tensor_reduce(sb(8, 8), nl.add, sb(8, 8), 1), "8 partitions of 1"),
-    ("reduce over partitions", lambda: nisa.tensor_reduce(sb(1, 8), nl.add, sb(8, 8), 0), "last free.*nc_transpose"),
-    ("reduce over a middle axis", lambda: nisa.tensor_reduce(sb(8, 4), nl.add, sb(8, 2, 4), 1), "last free dimension"),
-    ("matmul with different K", lambda: matmul(ps(8, 8), sb(16, 8), sb(8, 8)), "contraction mismatch"),
-    ("matmul M too large", lambda: matmul(ps(128, 8), sb(8, 129), sb(8, 8)), "M 129 <= 128"),
-    ("matmul N too large", lambda: matmul(ps(8, 8), sb(8, 8), sb(8, 513)), "N 513 <= 512"),
-    ("matmul into another shape", lambda: matmul(ps(8, 9), sb(8, 8), sb(8, 8)), r"\[M, N\] = \[8, 8\]"),
-    ("matmul across banks", lambda: matmul(ps(8, 1024)[:, 256:768], sb(8, 8), sb(8, 512)), "crosses a bank"),
-    ("PE transpose too large", lambda: nisa.nc_transpose(ps(128, 128), sb(128, 129)), r"must be \[129, 128\]"),
-    (
-        "Vector transpose too large",
-        lambda: nisa.nc_transpose(sb(64, 64), sb(64, 64), engine=ENGINE.vector),
-        r"at most \[32, 32\]",
-    ),
-    ("transpose into another shape", lambda: nisa.nc_transpose(ps(8, 16), sb(8, 16)), r"must be \[16, 8\]"),
-    ("DMA transpose into another shape", lambda: nisa.dma_transpose(sb(8, 16), hbm(8, 16)), r"must be \[16, 8\]"),
-    ("DMA transpose with other axes", lambda: nisa.dma_transpose(sb(8, 4, 2), hbm(8, 4, 2), axes=(0, 2, 1)), "axes"),
-    ("iota of another size", lambda: nisa.iota(sb(8, 8), [[1, 7]]), "7 elements"),
-    ("iota with five dimensions", lambda: nisa.iota(sb(8, 1), [[1, 1]] * 5), "1 to 4 pairs"),
-    ("max8 of seven", lambda: nisa.max8(sb(8, 8), sb(8, 7)), "8 to 16384"),
-    ("max8 of too many", lambda: nisa.max8(sb(1, 8), sb(1, 16385)), "8 to 16384"),
-    ("max8 into nine", lambda: nisa.max8(sb(8, 9), sb(8, 20)), r"must be \[8, 8\]"),
-    ("find_index8 with four values", lambda: nisa.nc_find_index8(sb(8, 8, dtype=U32), sb(8, 20), sb(8, 4)), "vals"),
-    ("bn_stats of 513", lambda: nisa.bn_stats(sb(8, 6), sb(8, 513)), "1 to 512"),
-    ("bn_stats into seven", lambda: nisa.bn_stats(sb(8, 7), sb(8, 12)), r"\[8, 6\]"),
-    ("bn_aggr of broken triples", lambda: nisa.bn_aggr(sb(8, 2), sb(8, 7)), "triples"),
-    ("partition reduce into two rows", lambda: nisa.tensor_partition_reduce(sb(2, 8), nl.add, sb(8, 8)), r"\[1, 8\]"),
-    (
-        "nonzero_with_count without the count",
-        lambda: nisa.nonzero_with_count(sb(8, 8, dtype=I32), sb(8, 8)),
-        "more than src",
-    ),
-    (
-        "local_gather of 24 partitions",
-        lambda: nisa.local_gather(sb(24, 16), sb(24, 8), sb(24, 1, dtype=nl.uint16)),
-        "multiple of 16",
-    ),
-    (
-        "tile_position without tile_size",
-        lambda: matmul(ps(8, 8), sb(8, 8), sb(8, 8), tile_position=(0, 0)),
-        "both tile_position and tile_size",
-    ),
-    (
-        "tile of 48 rows",
-        lambda: matmul(ps(8, 8), sb(8, 8), sb(8, 8), tile_position=(0, 0), tile_size=(48, 128)),
-        "32, 64 or 128",
-    ),
-    (
-        "K above the tile",
         lambda: matmul(ps(8, 8), sb(64, 8), sb(64, 8), tile_position=(0, 0), tile_size=(32, 128)),
         "64 rows, more than the tile's 32",
     ),
-    (
-        "topk of eight from seven",
-        lambda: nisa.topk(sb(16, 8, dtype=BF16), sb(16, 8, dtype=U32), sb(16, 1, dtype=BF16), 7),
-        "8 <= n",
-    ),
+    (lambda: nisa.topk(sb(16, 8, dtype=BF16), sb(16, 8, dtype=U32), sb(16, 1, dtype=BF16), 7), "8 <= n"),
 ]
 
 DTYPES: list[Case] = [
-    ("float32 with bfloat16", lambda: matmul(ps(8, 8), sb(8, 8), sb(8, 8, dtype=BF16)), "float32 partner.*tensor_copy"),
-    ("matmul of integers", lambda: matmul(ps(8, 8), sb(8, 8, dtype=I32), sb(8, 8, dtype=I32)), "stationary.*int32"),
+    (lambda: matmul(ps(8, 8), sb(8, 8), sb(8, 8, dtype=BF16)), "float32 partner.*tensor_copy"),
+    (lambda: matmul(ps(8, 8), sb(8, 8, dtype=I32), sb(8, 8, dtype=I32)), "stationary.*int32"),
+    (lambda: matmul(ps(8, 8), sb(8, 8, dtype=nl.float8_e4m3fn), sb(8, 8, dtype=nl.float8_e4m3fn)), ": use float8_e4m3"),
+    (lambda: matmul(ps(8, 8, dtype=I32), sb(8, 8), sb(8, 8)), "accumulates in float32"),
     (
-        "matmul of trn3's float8",
-        lambda: matmul(ps(8, 8), sb(8, 8, dtype=nl.float8_e4m3fn), sb(8, 8, dtype=nl.float8_e4m3fn)),
-        "needs trn3 .*: use float8_e4m3",
-    ),
-    ("matmul into int32", lambda: matmul(ps(8, 8, dtype=I32), sb(8, 8), sb(8, 8)), "accumulates in float32"),
-    (
-        "double_row of bfloat16",
         lambda: matmul(
             ps(8, 8), sb(8, 2, 8, dtype=BF16), sb(8, 2, 8, dtype=BF16), perf_mode=nisa.matmul_perf_mode.double_row
         ),
         "float8_e4m3 or float8_e5m2",
     ),
     (
-        "double_row without the pair",
         lambda: matmul(
             ps(8, 8),
             sb(8, 8, dtype=nl.float8_e4m3),
@@ -217,134 +138,77 @@ DTYPES: list[Case] = [
         ),
         r"\[K, 2, n\]",
     ),
-    ("transpose that narrows", lambda: nisa.nc_transpose(ps(8, 8, dtype=BF16), sb(8, 8)), "does not convert"),
-    ("DMA transpose that converts", lambda: nisa.dma_transpose(sb(8, 8), hbm(8, 8, dtype=BF16)), "does not convert"),
+    (lambda: nisa.nc_transpose(ps(8, 8, dtype=BF16), sb(8, 8)), "does not convert"),
+    (lambda: nisa.dma_transpose(sb(8, 8), hbm(8, 8, dtype=BF16)), "does not convert"),
     (
-        "hwdge that casts",
         lambda: nisa.dma_copy(sb(8, 8), hbm(8, 8, dtype=BF16), dge_mode=nisa.dge_mode.hwdge),
         "cannot cast bfloat16 to float32",
     ),
+    (lambda: nisa.dma_transpose(sb(16, 16), hbm(16, 16), dge_mode=nisa.dge_mode.hwdge), "2-byte"),
+    (lambda: scalar(sb(8, 8), sb(8, 8), nl.add, sb(8, 1, dtype=BF16)), "operand0.*must be float32"),
+    (lambda: nisa.activation(sb(8, 8), nl.exp, sb(8, 8), scale=sb(8, 1, dtype=BF16)), "scale.*must be float32"),
+    (lambda: tensor(sb(8, 8), sb(8, 8), sb(8, 8), nl.bitwise_and), "need integers.*view"),
+    (lambda: scalar(sb(8, 8, dtype=I32), sb(8, 8, dtype=I32), nl.left_shift, 1.5), "integer operand0"),
+    (lambda: nisa.memset(sb(8, 8, dtype=I32), 0.5), "0.5 is not a int32"),
+    (lambda: nisa.memset(sb(8, 8, dtype=U8), 256), "256 is not a uint8"),
+    (lambda: nisa.nc_find_index8(sb(8, 8), sb(8, 20), sb(8, 8)), "uint32 or uint16"),
+    (lambda: nisa.nc_n_gather(sb(8, 8), sb(8, 8), sb(8, 8, dtype=I32)), "indices.*uint32"),
+    (lambda: nisa.nc_n_gather(sb(8, 8, dtype=BF16), sb(8, 8), sb(8, 8, dtype=U32)), "convert"),
+    (lambda: nisa.tensor_copy_predicated(sb(8, 8), sb(8, 8), sb(8, 8)), "predicate.*uint8"),
     (
-        "hwdge transpose of float32",
-        lambda: nisa.dma_transpose(sb(16, 16), hbm(16, 16), dge_mode=nisa.dge_mode.hwdge),
-        "2-byte",
-    ),
-    ("bfloat16 operand", lambda: scalar(sb(8, 8), sb(8, 8), nl.add, sb(8, 1, dtype=BF16)), "operand0.*must be float32"),
-    (
-        "bfloat16 scale",
-        lambda: nisa.activation(sb(8, 8), nl.exp, sb(8, 8), scale=sb(8, 1, dtype=BF16)),
-        "scale.*must be float32",
-    ),
-    ("bits of floats", lambda: tensor(sb(8, 8), sb(8, 8), sb(8, 8), nl.bitwise_and), "need integers.*view"),
-    (
-        "shift by a fraction",
-        lambda: scalar(sb(8, 8, dtype=I32), sb(8, 8, dtype=I32), nl.left_shift, 1.5),
-        "integer operand0",
-    ),
-    ("memset of a fraction", lambda: nisa.memset(sb(8, 8, dtype=I32), 0.5), "0.5 is not a int32"),
-    ("memset beyond the dtype", lambda: nisa.memset(sb(8, 8, dtype=U8), 256), "256 is not a uint8"),
-    ("find_index8 into float32", lambda: nisa.nc_find_index8(sb(8, 8), sb(8, 20), sb(8, 8)), "uint32 or uint16"),
-    ("gather by int32", lambda: nisa.nc_n_gather(sb(8, 8), sb(8, 8), sb(8, 8, dtype=I32)), "indices.*uint32"),
-    ("gather that converts", lambda: nisa.nc_n_gather(sb(8, 8, dtype=BF16), sb(8, 8), sb(8, 8, dtype=U32)), "convert"),
-    ("predicate of floats", lambda: nisa.tensor_copy_predicated(sb(8, 8), sb(8, 8), sb(8, 8)), "predicate.*uint8"),
-    (
-        "range_select bounds of int32",
         lambda: nisa.range_select(sb(8, 8), sb(8, 8), nl.less, nl.less, sb(8, 1, dtype=I32), sb(8, 1, dtype=I32)),
         "bound0.*float32",
     ),
-    ("random floats", lambda: nisa.rng(sb(8, 8)), "dst.*float32, must be int8"),
-    (
-        "cumulative int32",
-        lambda: nisa.tensor_scalar_cumulative(sb(8, 8, dtype=I32), sb(8, 8), nl.add, nl.add, 0.0),
-        "int32",
-    ),
-    ("shuffle that converts", lambda: nisa.nc_stream_shuffle(sb(32, 8, dtype=BF16), sb(32, 8), [0] * 32), "convert"),
+    (lambda: nisa.rng(sb(8, 8)), "dst.*float32, must be int8"),
+    (lambda: nisa.tensor_scalar_cumulative(sb(8, 8, dtype=I32), sb(8, 8), nl.add, nl.add, 0.0), "int32"),
+    (lambda: nisa.nc_stream_shuffle(sb(32, 8, dtype=BF16), sb(32, 8), [0] * 32), "convert"),
 ]
 
 OPERATORS: list[Case] = [
-    ("division", lambda: tensor(sb(8, 8), sb(8, 8), sb(8, 8), nl.divide), "nl.divide.*reciprocal"),
-    ("remainder", lambda: scalar(sb(8, 8), sb(8, 8), nl.mod, 2.0), "no engine computes remainders"),
-    ("function as operator", lambda: scalar(sb(8, 8), sb(8, 8), nl.exp, 0.0), "nisa.activation"),
-    ("operator as function", lambda: nisa.activation(sb(8, 8), nl.add, sb(8, 8)), "nisa.tensor_scalar or"),
-    ("cosine on Scalar", lambda: nisa.activation(sb(8, 8), nl.cos, sb(8, 8)), r"sin\(x \+ pi/2\)"),
-    ("unary operator with two tensors", lambda: tensor(sb(8, 8), sb(8, 8), sb(8, 8), nl.square), "takes one"),
-    ("unary operator with an operand", lambda: scalar(sb(8, 8), sb(8, 8), nl.abs, 2.0), "takes no operand0"),
-    ("binary operator without one", lambda: scalar(sb(8, 8), sb(8, 8), nl.add, None), "needs operand0"),
-    ("operand1 without op1", lambda: scalar(sb(8, 8), sb(8, 8), nl.add, 1.0, operand1=2.0), "without op1"),
+    (lambda: tensor(sb(8, 8), sb(8, 8), sb(8, 8), nl.divide), "nl.divide.*reciprocal"),
+    (lambda: scalar(sb(8, 8), sb(8, 8), nl.mod, 2.0), "no engine computes remainders"),
+    (lambda: scalar(sb(8, 8), sb(8, 8), nl.exp, 0.0), "nisa.activation"),
+    (lambda: nisa.activation(sb(8, 8), nl.add, sb(8, 8)), "nisa.tensor_scalar or"),
+    (lambda: nisa.activation(sb(8, 8), nl.cos, sb(8, 8)), r"sin\(x \+ pi/2\)"),
+    (lambda: tensor(sb(8, 8), sb(8, 8), sb(8, 8), nl.square), "takes one"),
+    (lambda: scalar(sb(8, 8), sb(8, 8), nl.abs, 2.0), "takes no operand0"),
+    (lambda: scalar(sb(8, 8), sb(8, 8), nl.add, None), "needs operand0"),
+    (lambda: scalar(sb(8, 8), sb(8, 8), nl.add, 1.0, operand1=2.0), "without op1"),
     (
-        "bits and arithmetic mixed",
         lambda: scalar(sb(8, 8, dtype=I32), sb(8, 8, dtype=I32), nl.bitwise_and, 1, op1=nl.add, operand1=1.0),
         "cannot mix",
     ),
-    ("a number as operator", lambda: scalar(sb(8, 8), sb(8, 8), 3, 1.0), "not an operator"),
-    ("comparison as reduction", lambda: nisa.tensor_reduce(sb(8, 1), nl.less, sb(8, 8), 1), "not a reduction"),
+    (lambda: scalar(sb(8, 8), sb(8, 8), 3, 1.0), "not an operator"),
+    (lambda: nisa.tensor_reduce(sb(8, 1), nl.less, sb(8, 8), 1), "not a reduction"),
+    (lambda: nisa.activation_reduce(sb(8, 8), nl.exp, sb(8, 8), nl.maximum, sb(8, 1)), "reduce_op must be nl.add"),
+    (lambda: nisa.scalar_tensor_tensor(sb(8, 8), sb(8, 8), nl.bitwise_and, 1, nl.add, sb(8, 8)), "bit operator"),
+    (lambda: nisa.range_select(sb(8, 8), sb(8, 8), nl.not_equal, nl.less, sb(8, 1), sb(8, 1)), "not one of"),
     (
-        "maximum on Scalar",
-        lambda: nisa.activation_reduce(sb(8, 8), nl.exp, sb(8, 8), nl.maximum, sb(8, 1)),
-        "reduce_op must be nl.add",
-    ),
-    (
-        "bitwise scalar_tensor_tensor",
-        lambda: nisa.scalar_tensor_tensor(sb(8, 8), sb(8, 8), nl.bitwise_and, 1, nl.add, sb(8, 8)),
-        "bit operator",
-    ),
-    (
-        "range_select by not_equal",
-        lambda: nisa.range_select(sb(8, 8), sb(8, 8), nl.not_equal, nl.less, sb(8, 1), sb(8, 1)),
-        "not one of",
-    ),
-    (
-        "range_select with another fill",
         lambda: nisa.range_select(sb(8, 8), sb(8, 8), nl.less, nl.less, sb(8, 1), sb(8, 1), on_false_value=0.0),
         "on_false_value must be",
     ),
-    (
-        "range_select beyond 2^24",
-        lambda: nisa.range_select(sb(8, 8), sb(8, 8), nl.less, nl.less, sb(8, 1), sb(8, 1), range_start=2**24),
-        "2\\^24",
-    ),
-    ("dma_compute that multiplies", lambda: nisa.dma_compute(sb(8, 8), [hbm(8, 8)], nl.multiply), "only adds"),
-    ("dma_compute that scales", lambda: nisa.dma_compute(sb(8, 8), [hbm(8, 8)], nl.add, scales=[2.0]), "must be 1.0"),
-    ("dma_compute of 17", lambda: nisa.dma_compute(sb(8, 8), [hbm(8, 8)] * 17, nl.add), "1 to 16"),
-    (
-        "reduce_init without load_reduce",
-        lambda: nisa.tensor_scalar_reduce(sb(8, 8), sb(8, 8), nl.add, 0.0, nl.add, reduce_init=1.0),
-        "load_reduce",
-    ),
+    (lambda: nisa.range_select(sb(8, 8), sb(8, 8), nl.less, nl.less, sb(8, 1), sb(8, 1), range_start=2**24), "2\\^24"),
+    (lambda: nisa.dma_compute(sb(8, 8), [hbm(8, 8)], nl.multiply), "only adds"),
+    (lambda: nisa.dma_compute(sb(8, 8), [hbm(8, 8)], nl.add, scales=[2.0]), "must be 1.0"),
+    (lambda: nisa.dma_compute(sb(8, 8), [hbm(8, 8)] * 17, nl.add), "1 to 16"),
+    (lambda: nisa.tensor_scalar_reduce(sb(8, 8), sb(8, 8), nl.add, 0.0, nl.add, reduce_init=1.0), "load_reduce"),
 ]
 
 ENGINES: list[Case] = [
-    (
-        "maximum on Scalar",
-        lambda: scalar(sb(8, 8), sb(8, 8), nl.maximum, 0.0, engine=ENGINE.scalar),
-        "leave engine unset",
-    ),
-    (
-        "tensor_tensor on Scalar",
-        lambda: tensor(sb(8, 8), sb(8, 8), sb(8, 8), nl.add, engine=ENGINE.scalar),
-        "not run on scalar",
-    ),
-    (
-        "bits on GpSimd",
-        lambda: tensor(*[sb(8, 8, dtype=I32)] * 3, nl.bitwise_or, engine=ENGINE.gpsimd),
-        "not run on gpsimd",
-    ),
-    ("copy on Tensor", lambda: nisa.tensor_copy(sb(8, 8), sb(8, 8), engine=ENGINE.tensor), "not run on tensor"),
-    ("transpose on Scalar", lambda: nisa.nc_transpose(ps(8, 8), sb(8, 8), engine=ENGINE.scalar), "not run on scalar"),
-    (
-        "hwdge from Vector",
-        lambda: nisa.dma_copy(sb(8, 8), hbm(8, 8), dge_mode=nisa.dge_mode.hwdge, engine=ENGINE.vector),
-        "sync or scalar",
-    ),
-    ("random state of Vector", lambda: nisa.rand_get_state(sb(8, 6, dtype=U32), engine=ENGINE.vector), "trn3"),
+    (lambda: scalar(sb(8, 8), sb(8, 8), nl.maximum, 0.0, engine=ENGINE.scalar), "leave engine unset"),
+    (lambda: tensor(sb(8, 8), sb(8, 8), sb(8, 8), nl.add, engine=ENGINE.scalar), "not run on scalar"),
+    (lambda: tensor(*[sb(8, 8, dtype=I32)] * 3, nl.bitwise_or, engine=ENGINE.gpsimd), "not run on gpsimd"),
+    (lambda: nisa.tensor_copy(sb(8, 8), sb(8, 8), engine=ENGINE.tensor), "not run on tensor"),
+    (lambda: nisa.nc_transpose(ps(8, 8), sb(8, 8), engine=ENGINE.scalar), "not run on scalar"),
+    (lambda: nisa.dma_copy(sb(8, 8), hbm(8, 8), dge_mode=nisa.dge_mode.hwdge, engine=ENGINE.vector), "sync or scalar"),
+    (lambda: nisa.rand_get_state(sb(8, 6, dtype=U32), engine=ENGINE.vector), "trn3"),
 ]
 
 ALL = [*MEMORY, *PARTITIONS, *SHAPES, *DTYPES, *OPERATORS, *ENGINES]
 
 
-@pytest.mark.parametrize(("rule", "body", "message"), ALL, ids=[case[0] for case in ALL])
-def test_breaking_a_rule_says_which_and_what_to_do(rule: str, body: Callable[[], Any], message: str) -> None:
-    """Given an instruction that breaks one rule, when it is traced, then that rule is named on the kernel's line."""
+@pytest.mark.parametrize(("body", "message"), ALL, ids=[message for _, message in ALL])
+def test_breaking_a_rule_says_which(body: Callable[[], Any], message: str) -> None:
 
     def kernel() -> None:
         body()
@@ -354,10 +218,6 @@ def test_breaking_a_rule_says_which_and_what_to_do(rule: str, body: Callable[[],
     assert isinstance(raised.value, (NkiValidationError, NotSupported))
     assert "\n" not in str(raised.value), "an error is one line"
     assert raised.value.line is not None
-
-
-def test_there_are_enough_rules() -> None:
-    assert len({case[0] for case in ALL}) >= 40
 
 
 VALID: list[tuple[str, Callable[[], Any]]] = [

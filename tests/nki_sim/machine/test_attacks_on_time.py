@@ -7,8 +7,6 @@ test_text_alone.py.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,82 +14,15 @@ import pytest
 from nki_sim.machine import TRN2
 from nki_sim.profile.profile import measure
 from nki_sim.program.program import Program
-from nki_sim.timing.schedule import Timeline, schedule
+from nki_sim.timing.schedule import schedule
 from tests.nki_sim.machine.traced_kernels import P, filled, nisa, nl, tile, traced
 
 NOISE = 0.005
 ROUNDS = 24
 
-Step = Callable[[], Any]
-
 
 def latency_us(program: Program) -> float:
     return measure(program, TRN2).latency_us
-
-
-def held_us(timeline: Timeline, holds: Callable[[Any], bool]) -> float:
-    """What the instructions together take that hold something: at least so long lasts a kernel in which one at a time
-    may."""
-    ids = timeline.program.template_ids
-    return sum(timeline.costs[each].busy_ns for each in ids if holds(timeline.costs[each])) / 1e3
-
-
-def orders(one: list[Step], other: list[Step]) -> dict[str, list[Step]]:
-    """Of the steps of two independent streams, each in its own order."""
-    mixed = [step for pair in zip(one, other) for step in pair]
-    by_chance, left, right = [], list(one), list(other)
-    choose = random.Random(0)
-    while left or right:
-        by_chance.append((left if left and (not right or choose.random() < 0.5) else right).pop(0))
-    return {"in turns": mixed, "one first": one + other, "other first": other + one, "by chance": by_chance}
-
-
-def in_every_order(one: Callable[[], list[Step]], other: Callable[[], list[Step]]) -> dict[str, Program]:
-    """The programs; a stream's steps are made within the kernel."""
-    found = {}
-    for name in orders([], []):
-
-        def body(source: Any, result: Any, name: str = name) -> None:
-            for step in orders(one(), other())[name]:
-                step()
-            nisa.dma_copy(dst=result, src=source)
-
-        found[name] = traced(body)
-    return found
-
-
-def additions(engine: Any, columns: int = 512) -> list[Step]:
-    """One after the other, on a tile of their own."""
-    total, more = filled(tile(columns)), filled(tile(columns))
-    return [lambda: nisa.tensor_tensor(total, total, more, nl.add, engine=engine)] * ROUNDS
-
-
-def copies_in_a_performance_mode() -> list[Step]:
-    """They hold the port of SBUF that GpSimd needs, too."""
-    one, other = filled(tile(2048, nl.bfloat16)), tile(2048, nl.bfloat16)
-    return [lambda: nisa.tensor_copy(dst=other, src=one)] * ROUNDS
-
-
-def loads_by_software() -> list[Step]:
-    """GpSimd writes their descriptors."""
-    source = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.hbm)
-    return [lambda: nisa.dma_copy(dst=tile(), src=source, dge_mode=nisa.dge_mode.swdge)] * ROUNDS
-
-
-@pytest.mark.parametrize("order", orders([], []))
-def test_gpsimd_does_not_compute_while_it_writes_descriptors(order: str) -> None:
-    program = in_every_order(lambda: additions(nisa.engine.gpsimd), loads_by_software)[order]
-    timeline = schedule(program, TRN2)
-    cores = held_us(timeline, lambda cost: cost.resource in ("gpsimd", "dma.gpsimd"))
-    assert cores > 20 and timeline.latency_us >= cores * (1 - 1e-9)
-
-
-@pytest.mark.parametrize("order", orders([], []))
-def test_vector_and_gpsimd_share_their_port_in_whatever_order_they_are_written(order: str) -> None:
-    program = in_every_order(copies_in_a_performance_mode, lambda: additions(nisa.engine.gpsimd))[order]
-    timeline = schedule(program, TRN2)
-    port = held_us(timeline, lambda cost: "sbuf" in cost.ports)
-    assert port > 20 and timeline.latency_us >= port * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("stores_last", [False, True])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -15,29 +13,17 @@ from benchmarks import device_heads as heads
 from benchmarks import device_lm_head as lm_head
 from benchmarks import device_mamba as mamba
 from benchmarks import device_matmuls as matmuls
-from benchmarks import device_rows, timing_rows
+from benchmarks import device_rows
 from benchmarks import device_scoring as scoring
 from benchmarks import device_small as small
 from benchmarks import device_tasks as tasks
-from benchmarks.device_decisions import Decisions, Rotation, trace
 from nki_sim.errors import CapacityExceeded, NkiError
 from nki_sim.execution.executor import execute
-from nki_sim.machine import TRN2
-from nki_sim.nki import isa as nisa
-from nki_sim.nki import language as nl
 from nki_sim.program.program import Program, Template
 from tests.slow import without
 
-FAMILIES = (
-    "blocked_fp32",
-    "ladder_fp32",
-    "qwen_bf16",
-    "kda_beta1",
-    "streams",
-    "attention_fp32",
-    "token_scoring",
-    "lm_head",
-)
+IN_FLOAT32 = tuple(f"{name}_fp32" for name in ("blocked", "ladder", "attention"))
+FAMILIES = (*IN_FLOAT32, "qwen_bf16", "kda_beta1", "streams", "token_scoring", "lm_head")
 
 K, M, N = 512, 256, 1024
 HALF, LENGTH = 64, 2048
@@ -56,9 +42,6 @@ def error(result: np.ndarray, expected: np.ndarray) -> float:
     result = np.asarray(result, np.float64)
     assert result.shape == expected.shape
     return float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
-
-
-# --- what they compute ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -174,9 +157,6 @@ def test_an_unknown_form_of_attention_is_refused() -> None:
         small.attention(3, 96, 32)
 
 
-# --- the rows -------------------------------------------------------------------------------------
-
-
 def test_every_measured_row_is_there_once() -> None:
     """All but the compiler's own matmuls, settings that a kernel's own assertion rejects, and a wrong result."""
     expected = {
@@ -248,58 +228,6 @@ def _moved_and_multiplied(program: Program) -> tuple[int, int]:
 def _counted(program: Program) -> list[tuple[Template, int]]:
     counts = np.bincount(program.template_ids, minlength=len(program.templates)).tolist()
     return list(zip(program.templates, counts))
-
-
-# --- what that compiler decided -------------------------------------------------------------------
-
-
-def test_transfers_take_two_queues_in_turn_and_copies_two_engines() -> None:
-    def kernel(source: Any) -> Any:
-        do = Decisions()
-        out = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.shared_hbm)
-        first, second = (nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf) for _ in range(2))
-        do.transfer(first, source)
-        do.tensor_tensor(second, first, first, nl.add)
-        do.copy(first[:, :48], second[:, :48])
-        do.copy(first[:, 48:], second[:, 48:])
-        do.activation(second, nl.copy, first)
-        do.copy(first[:, :1], second[:, :1])
-        do.transfer(out, first)
-        return out
-
-    program = trace(kernel, (128, 64))
-    ran = [program.templates[at] for at in program.template_ids]
-    transfers = [template.attrs for template in ran if template.opcode == "dma_copy"]
-    assert [attrs.queue.name for attrs in transfers] == ["sync", "scalar"]
-    assert {attrs.dge_mode.name for attrs in transfers} == {"none"}
-    copies = [template.engine.name for template in ran if template.opcode == "tensor_copy"]
-    assert copies == ["scalar", "vector", "scalar"]
-
-
-@pytest.mark.parametrize(("buffers", "expected"), [(0, 6), (2, 2), (3, 3)])
-def test_loads_take_few_tiles_in_turn(buffers: int, expected: int) -> None:
-    def kernel(source: Any) -> Any:
-        tiles = Rotation((128, 8), nl.float32, buffers)
-        out = nl.ndarray(source.shape, dtype=nl.float32, buffer=nl.shared_hbm)
-        for at in range(0, 48, 8):
-            tile = tiles.tile()
-            nisa.dma_copy(dst=tile, src=source[:, at : at + 8])
-            nisa.dma_copy(dst=out[:, at : at + 8], src=tile)
-        return out
-
-    program = trace(kernel, (128, 48))
-    assert sum(allocation.region.on_chip for allocation in program.allocations) == expected
-
-
-def test_two_launches_take_as_long_as_both_together() -> None:
-    rows = {row.id: row for row in device_rows.qwen_rows() if row.then is not None}
-    assert set(rows) == {"Q096", "Q099"}
-    row, programs = rows["Q096"], timing_rows.Programs()
-    assert row.then is not None
-    both = timing_rows.predict_us(row, programs, TRN2)
-    apart = [replace(row, id=f"{k}", make=make, then=None) for k, make in enumerate((row.make, row.then))]
-    times = [timing_rows.predict_us(each, programs, TRN2) for each in apart]
-    assert both == pytest.approx(sum(time for time in times if time is not None)) and None not in times
 
 
 def test_rows_on_two_cores_have_a_program_for_each_with_half_of_the_work() -> None:

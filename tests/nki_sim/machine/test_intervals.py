@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import timing_accuracy, timing_intervals, timing_refits
+from benchmarks import timing_intervals, timing_refits
 from benchmarks.timing_rows import Outcome
 from nki_sim.commands import gantt
-from nki_sim.machine import MACHINES, TRN2, TRN3
+from nki_sim.machine import MACHINES, TRN2
 from nki_sim.profile.profile import measure, profile
 from nki_sim.program.program import Program
 from nki_sim.timing import intervals
@@ -23,7 +21,6 @@ from tests.nki_sim.machine.traced_kernels import nisa, nl
 
 TIGHT, LOOSE = Spread(0.9, 1.2, 40, 4), Spread(0.5, 1.6, 50, 5)
 SPREADS = Spreads(TRN2.name, 0.8, "a test", {"products": TIGHT, EVERY: LOOSE})
-ONLY_EVERY = replace(SPREADS, kinds={EVERY: LOOSE})
 
 
 def timed(program: Program, machine: Any = TRN2) -> tuple[Timeline, dict[str, float]]:
@@ -40,9 +37,6 @@ def on_gpsimd(columns: int) -> Program:
     return traced.instruction(body)
 
 
-# --- the interval of a timeline ---------------------------------------------------------------------
-
-
 def test_an_interval_is_the_latency_times_the_spread_of_its_kind() -> None:
     timeline, fields = timed(traced.stream(512, 4))
     found = intervals.interval(timeline, fields, replace(SPREADS, kinds={"small": TIGHT, EVERY: LOOSE}))
@@ -52,13 +46,6 @@ def test_an_interval_is_the_latency_times_the_spread_of_its_kind() -> None:
     assert found.interval.high_us == pytest.approx(timeline.latency_us * 1.2 * (1 + share))
     assert found.interval.level == 0.8
     assert found.rests_on[0] == "40 measured kernels of less than 100 us, of 4 families"
-
-
-def test_a_kind_of_too_few_rows_takes_the_spread_of_all_and_says_so() -> None:
-    timeline, fields = timed(traced.stream(512, 4))
-    found = intervals.interval(timeline, fields, ONLY_EVERY)
-    assert found.interval.low_us < 0.5 * timeline.latency_us + 1e-9
-    assert "too few measured kernels of less than 100 us: the spread of all 50 rows of 5 families" in found.rests_on
 
 
 @pytest.mark.parametrize(
@@ -82,9 +69,6 @@ def test_what_nothing_binds_is_mixed_and_a_short_kernel_is_small_whatever_binds_
     assert intervals.kind(replace(timeline, latency_us=99.0), busy) == "small"
 
 
-# --- priors -----------------------------------------------------------------------------------------
-
-
 def test_the_share_that_priors_price_is_counted_and_named() -> None:
     timeline, _ = timed(on_gpsimd(4096))
     share, names = intervals.priced_by_priors(timeline)
@@ -98,21 +82,6 @@ def test_a_rate_that_rows_confirm_is_no_prior_any_more() -> None:
     confirmed = replace(rate, source=replace(rate.source, confidence="measured"))
     known = replace(TRN2, rates={**TRN2.rates, "tensor_tensor@gpsimd": confirmed})
     assert intervals.priced_by_priors(timed(on_gpsimd(4096), known)[0]) == (0.0, ())
-
-
-def test_priors_that_hardly_matter_are_not_named() -> None:
-    """One short instruction beside a long stream of transfers."""
-
-    def body(source: Any, result: Any) -> None:
-        nisa.memset(traced.tile(1), 0.0, engine=nisa.engine.gpsimd)
-        for at in range(0, 64 * 512, 512):
-            loaded = traced.tile(512)
-            nisa.dma_copy(dst=loaded, src=source[:, at : at + 512])
-            nisa.dma_copy(dst=result[:, at : at + 512], src=loaded)
-
-    timeline, fields = timed(traced.traced(body, 64 * 512))
-    assert 0 < intervals.priced_by_priors(timeline)[0] < 0.01
-    assert not any("priors" in line for line in intervals.interval(timeline, fields, ONLY_EVERY).rests_on)
 
 
 def test_time_by_priors_widens_both_ends_and_at_most_by_their_factor() -> None:
@@ -132,31 +101,12 @@ def test_a_machine_without_rows_has_a_stated_wide_interval(core: Any) -> None:
     assert all(rate.source.confidence in ("documented", "prior") for rate in core.rates.values())
 
 
-def test_every_rate_of_trn2_that_rests_on_rows_names_them() -> None:
-    for name, rate in TRN2.rates.items():
-        assert rate.source.text.strip(), name
-        if rate.source.confidence in ("measured", "fitted"):
-            assert any(f"{kind}{n:02}" in rate.source.text for kind in "CM" for n in range(1, 28)), name
-    guessed = {name for name, rate in TRN2.rates.items() if rate.source.confidence == "prior"}
-    assert {"reciprocal", "tensor_tensor_scan", "tensor_partition_reduce", "tensor_copy@gpsimd"} <= guessed
-    assert TRN3.rates["tensor_copy"].source.text.startswith("as on trn2: ")
-
-
-# --- where they are shown, and where the spreads come from ------------------------------------------
-
-
 def test_a_measurement_has_its_interval_and_the_report_shows_it() -> None:
     measured = measure(traced.stream(512, 4))
     assert 0 < measured.interval.low_us < measured.latency_us < measured.interval.high_us
     shown = gantt.report(measured, {}).splitlines()[1]
     low, high = f"{measured.interval.low_us:,.1f}", f"{measured.interval.high_us:,.1f}"
     assert shown == f"{low} to {high} us, 80 % sure: {'; '.join(measured.rests_on)}"
-
-
-def test_a_choice_is_not_called_sure() -> None:
-    shown = gantt.report(measure(traced.stream(512, 4), TRN3.name), {}).splitlines()
-    assert shown[1] == TRN3.calibration
-    assert " us: 0.5 to 2 times the latency, a choice" in shown[2] and "% sure" not in shown[2]
 
 
 def test_the_shipped_spreads_are_those_of_the_calibrated_machine() -> None:
@@ -166,42 +116,8 @@ def test_the_shipped_spreads_are_those_of_the_calibrated_machine() -> None:
         assert 0 < spread.low < spread.high and spread.rows >= timing_intervals.LEAST_ROWS
 
 
-def test_spreads_are_read_as_they_were_written(tmp_path: Path) -> None:
-    intervals.dump(SPREADS, tmp_path / "spreads.json")
-    assert intervals.load(tmp_path / "spreads.json") == SPREADS
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        None,
-        "{",
-        "[]",
-        "{}",
-        json.dumps({"machine": "m", "level": 0.8, "source": "s", "kinds": {}}),
-        json.dumps({"machine": "m", "level": 0.8, "source": "s", "kinds": {"every": {"low": 1}}}),
-        json.dumps({"machine": "m", "level": 0.8, "source": "s", "kinds": {"every": None}}),
-    ],
-)
-def test_spreads_that_are_none_are_refused_with_what_makes_them(tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "spreads.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(ValueError, match=r"spreads.json: .*--write-intervals makes it"):
-        intervals.load(path)
-
-
 def row(family: str, number: int, ratio: float, kind: str = "products") -> Outcome:
     return Outcome(f"{family}{number}", family, family, "", 100.0 * ratio, 100.0, basis=Basis(kind, 0.0, ()))
-
-
-def test_a_family_weighs_as_much_as_another_of_more_rows() -> None:
-    rows = [row("a", k, 1.0) for k in range(90)] + [row("b", k, 2.0) for k in range(10)]
-    assert timing_intervals.spread(rows).low == 1.0 and timing_intervals.spread(rows).high == 2.0
-    values = [(1.0, 1.0), (2.0, 1.0), (3.0, 2.0)]
-    assert timing_intervals.weighted_quantile(values, 0.0) == 1.0
-    assert timing_intervals.weighted_quantile(values, 0.25) == pytest.approx(1.5)
-    assert timing_intervals.weighted_quantile(values, 1.0) == 3.0
 
 
 def test_a_kind_has_a_spread_of_its_own_from_enough_rows_of_two_families() -> None:
@@ -210,17 +126,6 @@ def test_a_kind_has_a_spread_of_its_own_from_enough_rows_of_two_families() -> No
     assert set(timing_intervals.spreads([*rows, *alone], TRN2).kinds) == {EVERY, "products"}
     assert set(timing_intervals.spreads(rows[1:], TRN2).kinds) == {EVERY}
     assert set(KINDS) >= {"small", "products"}
-
-
-def test_spreads_are_wide_enough_for_a_family_that_was_left_out() -> None:
-    """Three families, each narrow, lie apart: as the rows lie, none would cover another."""
-    rows = [
-        row(family, k, middle + k / 1000) for family, middle in (("a", 0.9), ("b", 1.0), ("c", 1.1)) for k in range(9)
-    ]
-    covered = timing_intervals.with_coverage(rows, TRN2)
-    found = timing_intervals.spreads(rows, TRN2).kinds["products"]
-    assert found.low < 0.9 and found.high > 1.1
-    assert all(each.side is not None for each in covered)
 
 
 def test_no_more_than_a_tenth_of_rows_left_out_lie_beyond_either_end() -> None:
@@ -239,56 +144,11 @@ def test_no_more_than_a_tenth_of_rows_left_out_lie_beyond_either_end() -> None:
     assert all(sum(shares) / len(middles) <= 0.1 for shares in beyond.values()), beyond
 
 
-def test_an_interval_is_as_skewed_as_the_rows_are() -> None:
-    """Devices are slower than predicted, never faster: only the high end moves."""
-    rows = [row(family, k, 1 + far * k / 100) for family, far in (("a", 1), ("b", 2), ("c", 6)) for k in range(9)]
-    found = timing_intervals.spreads(rows, TRN2).kinds["products"]
-    lies = timing_intervals.spread(rows)
-    assert 0.99 < found.low <= lies.low and found.high > 1.05 * lies.high
-
-
-def test_each_kind_is_as_wide_as_its_own_rows_need() -> None:
-    near = [row(family, k, 1.0 + k / 1000) for family in "ab" for k in range(9)]
-    far = [row(family, k, middle, "small") for family, middle in (("a", 0.5), ("b", 2.0)) for k in range(9)]
-    kinds = timing_intervals.spreads([*near, *far], TRN2).kinds
-    assert kinds["products"].high / kinds["products"].low < 1.05
-    assert kinds["small"].high / kinds["small"].low > 4
-
-
-@pytest.mark.parametrize(
-    ("sides", "holds"),
-    [
-        (["inside"] * 8 + ["faster", "slower"], True),
-        (["inside"] * 10, False),
-        (["inside"] * 8 + ["slower"] * 2, False),
-        (["inside"] * 7 + ["faster"] + ["slower"] * 2, False),
-    ],
-)
-def test_a_level_that_is_missed_or_on_one_side_is_told(
-    sides: list[Any], holds: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [replace(row(family, k, 1.0), side=side) for family in "ab" for k, side in enumerate(sides)]
-    found = timing_intervals.coverage(rows)
-    assert found is not None and found.holds is holds
-    assert found.inside == pytest.approx(sides.count("inside") / 10)
-    assert timing_accuracy.print_coverage(rows) is not holds
-    assert ("MISSED" in capsys.readouterr().out) is not holds
-
-
-def test_a_family_weighs_as_much_as_another_in_the_coverage() -> None:
-    rows = [replace(row("a", k, 1.0), side="inside") for k in range(99)]
-    found = timing_intervals.coverage([*rows, replace(row("b", 0, 1.0), side="slower")])
-    assert found == timing_intervals.Coverage(0.5, 0.0, 0.5) and timing_intervals.coverage([]) is None
-
-
 def test_a_row_is_asked_about_with_spreads_that_do_not_know_its_family() -> None:
     near = [row(family, k, 1.0 + k / 1000) for family in "abcd" for k in range(9)]
     far = [row("far", k, 9.0) for k in range(9)]
     sides = {each.id: each.side for each in timing_intervals.with_coverage([*near, *far], TRN2)}
     assert sides["a4"] == "inside" and {sides[each.id] for each in far} == {"slower"}
-
-
-# --- refits -----------------------------------------------------------------------------------------
 
 
 def test_what_is_refitted_is_what_whole_kernels_decide() -> None:

@@ -133,9 +133,6 @@ def test_every_text_is_known_and_none_calls_another_one() -> None:
             assert names.get(called, each.function.__module__) == each.function.__module__, (each, called)
 
 
-# --- when which is used ---------------------------------------------------------------------------
-
-
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """As in a process that has timed nothing yet, whose machine code goes to this folder; it is not compiled here."""
@@ -154,13 +151,6 @@ def test_what_is_kept_is_loaded_once_that_costs_less_than_going_on(fresh: Path) 
     assert machine_code._State.use
 
 
-def test_what_is_not_kept_is_compiled_later(fresh: Path) -> None:
-    machine_code.counted(machine_code.COMPILE_AFTER_ROWS - 1)
-    assert not machine_code._State.use
-    machine_code.counted(1)
-    assert machine_code._State.use
-
-
 def test_one_process_compiles_and_the_others_go_on(fresh: Path) -> None:
     with machine_code._only_one(fresh) as mine:
         assert mine
@@ -168,24 +158,6 @@ def test_one_process_compiles_and_the_others_go_on(fresh: Path) -> None:
         assert not machine_code._State.use
     machine_code.counted(1)
     assert machine_code._State.use
-
-
-def test_another_text_is_not_what_is_kept(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = machine_code._mark(fresh)
-    monkeypatch.setattr(machine_code, "TEXTS", machine_code.TEXTS[:-1])
-    assert machine_code._mark(fresh) != before
-
-
-def test_a_folder_that_cannot_be_written_to_gives_way_to_the_next(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
-    monkeypatch.setattr(machine_code, "__file__", str(tmp_path / "file" / "machine_code.py"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    assert machine_code._folder() == tmp_path / "caches" / "nki-optimizer" / "machine_code"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert machine_code._folder() is None
 
 
 WITHOUT = """

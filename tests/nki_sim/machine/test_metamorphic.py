@@ -27,17 +27,15 @@ NOISE = 0.005
 """Of the latency: to fill gaps differently may be worth so much."""
 ANOMALIES = {
     "moved": {"rope_single_freq_apply after steps": 0.03, "shared tiles 0": 0.02},
-    "added": {
-        "lora": 0.042, "bmm after steps": 0.035, "adamw after steps": 0.035,
-    },
-}  # fmt: skip
+    "added": {"lora": 0.042, "bmm after steps": 0.035, "adamw after steps": 0.035},
+}
 """By relation, kernels that break it, by less than this: who takes rows one by one can do better for having more to do
 (Graham, 1966, Bounds for certain multiprocessing anomalies). All are below what is taken for a tie."""
 MOVES = 6
 """Of each program, statements that change places with the next one, each alone."""
 ADDED = 6
 """Of each program, statements that are done twice, each alone."""
-RANDOM = 12
+RANDOM = 6
 """Random kernels of each kind."""
 
 
@@ -72,9 +70,6 @@ def faster(
     least_us = (1 - ANOMALIES[relation].get(name, NOISE)) * before_us
     taken = {what: latency_us(other) for what, other in variants(program, random.Random(name))}
     return {what: round(us / before_us, 4) for what, us in taken.items() if us < least_us}
-
-
-# --- independent statements moved -----------------------------------------------------------------
 
 
 def touched(program: Program, row: int) -> tuple[set[int], set[int]]:
@@ -116,9 +111,6 @@ def test_independent_statements_moved_make_no_kernel_faster(name: str) -> None:
     assert not faster(name, "moved", moved)
 
 
-# --- work added -----------------------------------------------------------------------------------
-
-
 def with_work(program: Program, choose: random.Random) -> Iterator[tuple[str, Program]]:
     """Some statement is done twice wherever it stands."""
     kinds = program.template_ids
@@ -131,8 +123,6 @@ def with_work(program: Program, choose: random.Random) -> Iterator[tuple[str, Pr
 def test_work_added_makes_no_kernel_faster(name: str) -> None:
     assert not faster(name, "added", with_work)
 
-
-# --- a loop run twice as long ---------------------------------------------------------------------
 
 PASSES = 150
 
@@ -196,5 +186,5 @@ def test_products_run_twice_as_long_take_twice_as_long(rows: int) -> None:
 
         return traced(body)
 
-    once, twice = (measure(products(count), TRN2).latency_us for count in (4_000, 8_000))
+    once, twice = (measure(products(count), TRN2).latency_us for count in (2_000, 4_000))
     assert twice == pytest.approx(2 * once, rel=0.02)

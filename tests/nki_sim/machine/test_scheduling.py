@@ -19,7 +19,6 @@ from traced_kernels import P, filled, instruction, matmul, nisa, nl, stream, til
 from nki_sim import dtypes
 from nki_sim.machine import TRN1, TRN2, TRN3, Machine, compiled_by_beta1
 from nki_sim.program.program import Program
-from nki_sim.timing.compiler.spills import Spill
 from nki_sim.timing.cost import Transfer
 from nki_sim.timing.schedule import Timeline, resource_bound, schedule
 
@@ -112,9 +111,7 @@ FASTER = (
 
 @settings(max_examples=15, deadline=None)
 @given(small_programs(), st.sampled_from(FASTER), st.floats(1.01, 8))
-def test_a_higher_clock_or_bandwidth_never_raises_the_resource_bound(
-    program: Program, name: str, factor: float
-) -> None:
+def test_a_higher_clock_or_bandwidth_never_raises_the_resource_bound(program, name, factor) -> None:
     faster = replace(TRN2, **{name: getattr(TRN2, name) * factor})
     assert time(program, faster).resource_bound_us <= time(program).resource_bound_us * (1 + 1e-12)
 
@@ -136,15 +133,6 @@ def test_removing_an_instruction_never_raises_the_resource_bound(program: Progra
     assert resource_bound(smaller, costs, TRN2)[0] <= resource_bound(program, costs, TRN2)[0]
 
 
-def test_the_same_program_always_takes_the_same_time() -> None:
-    first, second = time(stream(512, 8)), time(stream(512, 8))
-    assert first.latency_us == second.latency_us
-    assert np.array_equal(first.start_ns, second.start_ns)
-
-
-# --- memory handed on -----------------------------------------------------------------------------
-
-
 TILES = 8
 
 
@@ -163,14 +151,6 @@ def test_fresh_tiles_overlap_and_where_nothing_is_renamed_a_hoisted_tile_seriali
     assert time(stream(512, TILES, hoisted=True)).latency_us == fresh.latency_us
 
 
-def test_with_room_for_one_tile_only_fresh_tiles_serialise_too() -> None:
-    small = replace(TRN2, sbuf_partition_bytes=2 * 4 * 512)
-    cramped = time(stream(512, TILES), small)
-    hoisted = time(stream(512, TILES, hoisted=True), compiled_by_beta1(TRN2))
-    assert cramped.latency_us == pytest.approx(hoisted.latency_us)
-    audit(cramped)
-
-
 @pytest.mark.parametrize("room", [1, 2, 3])
 def test_tiles_run_ahead_as_far_as_there_is_memory(room: int) -> None:
     """Squaring is slow here, so that loads would run ahead if they could. A tile and its square are of one size."""
@@ -186,52 +166,6 @@ def test_tiles_run_ahead_as_far_as_there_is_memory(room: int) -> None:
     audit(timeline)
 
 
-def test_tiles_that_do_not_fit_together_are_spilled_and_fetched_again() -> None:
-    def body(source: Any, result: Any) -> None:
-        tiles = [tile() for _ in range(4)]
-        for each in tiles:
-            nisa.iota(dst=each, pattern=[[1, 512]], offset=0)
-        for each in tiles:
-            nisa.dma_copy(dst=result, src=each)
-
-    program = traced(body)
-    assert len(time(program).program) == len(program)
-    cramped = time(program, replace(TRN2, sbuf_partition_bytes=3 * 4 * 512))
-    added = [t.attrs for t in cramped.program.templates if isinstance(t.attrs, Spill)]
-    assert {spill.reload for spill in added} == {False, True}
-    audit(cramped)
-
-
-def test_the_next_accumulator_does_not_wait_while_psum_has_a_bank_for_it() -> None:
-    def products(accumulators: int) -> Program:
-        def body(source: Any, result: Any) -> None:
-            weights, values = tile(P), tile()
-            nisa.dma_copy(dst=weights, src=source[:, :P])
-            nisa.dma_copy(dst=values, src=source)
-            for _ in range(accumulators):
-                total = tile(buffer=nl.psum)
-                nisa.nc_matmul(dst=total, stationary=weights, moving=values)
-                kept = tile()
-                nisa.tensor_copy(dst=kept, src=total)
-                nisa.dma_copy(dst=result, src=kept)
-
-        return traced(body)
-
-    def second_start(machine: Machine) -> float:
-        timeline = time(products(2), machine)
-        starts = [
-            timeline.start_ns[i]
-            for i, t in enumerate(timeline.program.template_ids.tolist())
-            if timeline.costs[t].resource == "tensor"
-        ]
-        return float(starts[1])
-
-    assert second_start(TRN2) < second_start(replace(TRN2, psum_banks=1))
-
-
-# --- dependences ----------------------------------------------------------------------------------
-
-
 def test_disjoint_tiles_of_one_hbm_tensor_do_not_wait_for_each_other() -> None:
     def body(source: Any, result: Any) -> None:
         for at in range(4):
@@ -242,17 +176,6 @@ def test_disjoint_tiles_of_one_hbm_tensor_do_not_wait_for_each_other() -> None:
     timeline = time(traced(body))
     assert timeline.cause.tolist() == [-1, 0, -1, 2, -1, 4, -1, 6]
     audit(timeline)
-
-
-def test_a_tile_that_straddles_two_others_waits_for_both() -> None:
-    def body(source: Any, result: Any) -> None:
-        buffer = tile(256)
-        nisa.dma_copy(dst=buffer[:, :128], src=source[:, :128])
-        nisa.dma_copy(dst=buffer[:, 128:], src=source[:, 128:256])
-        nisa.dma_copy(dst=result[:, 64:192], src=buffer[:, 64:192])
-
-    timeline = time(traced(body))
-    assert timeline.ready_ns[2] >= max(timeline.end_ns[0], timeline.end_ns[1])
 
 
 def test_accumulating_matmuls_follow_each_other_without_a_pause() -> None:
@@ -297,9 +220,6 @@ def test_an_explicit_edge_is_obeyed() -> None:
     free, bound = pair(False), pair(True)
     assert free.start_ns[1] == 0
     assert bound.start_ns[1] >= bound.end_ns[0]
-
-
-# --- what engines remember ------------------------------------------------------------------------
 
 
 def test_switching_activation_functions_reloads_the_table() -> None:
@@ -347,11 +267,6 @@ def test_products_on_two_halves_of_the_array_run_side_by_side() -> None:
     assert span_ns(halves((0, 64))) == pytest.approx(10.5 * one)  # the second half starts half a product later
 
 
-def test_products_on_the_same_half_of_the_array_take_turns_and_gain_nothing() -> None:
-    assert span_ns(halves((0,))) == pytest.approx(span_ns(halves(())))
-    assert span_ns(halves((64,))) == pytest.approx(span_ns(halves(())))
-
-
 def test_a_product_of_the_whole_array_waits_for_both_halves() -> None:
     def body() -> None:
         weights, values = tile(P, nl.bfloat16), tile(dtype=nl.bfloat16)
@@ -371,23 +286,6 @@ def test_a_product_of_the_whole_array_waits_for_both_halves() -> None:
     assert timeline.start_ns[1] < timeline.end_ns[0]
 
 
-def test_vector_in_a_performance_mode_and_gpsimd_take_turns() -> None:
-    def body() -> None:
-        nisa.tensor_copy(dst=tile(2048, nl.bfloat16), src=tile(2048, nl.bfloat16))
-        nisa.tensor_tensor(tile(), tile(), tile(), nl.add, engine=nisa.engine.gpsimd)
-
-    timeline = time(instruction(body))
-    assert timeline.start_ns[1] >= timeline.end_ns[0]
-
-    def apart() -> None:
-        nisa.tensor_tensor(tile(), tile(), tile(), nl.add)
-        nisa.tensor_tensor(tile(), tile(), tile(), nl.add, engine=nisa.engine.gpsimd)
-
-    assert time(instruction(apart)).start_ns[1] == 0
-    trn1 = schedule(instruction(apart), TRN1)
-    assert trn1.start_ns[1] >= trn1.end_ns[0]  # there they always share
-
-
 def test_on_trn1_vector_and_scalar_take_turns_in_psum() -> None:
     def body() -> None:
         nisa.tensor_copy(dst=tile(), src=tile(buffer=nl.psum), engine=nisa.engine.vector)
@@ -397,9 +295,6 @@ def test_on_trn1_vector_and_scalar_take_turns_in_psum() -> None:
     assert time(program).start_ns[1] == 0
     together = schedule(program, TRN1)
     assert together.start_ns[1] >= together.end_ns[0]
-
-
-# --- DMA ------------------------------------------------------------------------------------------
 
 
 def test_transfers_on_one_queue_are_issued_one_after_the_other_and_queues_in_parallel() -> None:
@@ -415,23 +310,6 @@ def test_transfers_on_one_queue_are_issued_one_after_the_other_and_queues_in_par
     assert np.diff(one.issued_ns[:8]) == pytest.approx(TRN2.dma_hardware_issue_ns)
     two = loads([nisa.engine.sync, nisa.engine.scalar])
     assert two.end_ns[:8].max() < one.end_ns[:8].max()
-
-
-def test_transfers_over_different_partitions_use_different_engines() -> None:
-    def loads(partitions: int) -> Timeline:
-        def body(source: Any, result: Any) -> None:
-            buffer = tile(4096)
-            for at in range(0, P, partitions):
-                here = slice(at, at + partitions)
-                nisa.dma_copy(dst=buffer[here], src=source[here], engine=nisa.engine.sync)
-            nisa.dma_copy(dst=result, src=source)
-
-        return time(traced(body, 4096), replace(TRN2, dma_hardware_issue_ns=1.0))
-
-    quarters = loads(32)
-    # each as soon as it is issued, on four engines of its own
-    assert quarters.start_ns[:4] == pytest.approx(quarters.issued_ns[:4] + TRN2.dma_hardware_start_ns)
-    assert np.diff(quarters.start_ns[:4]) == pytest.approx(1.0)
 
 
 def test_software_writes_a_descriptor_per_partition_and_loads_follow_each_other() -> None:
@@ -466,15 +344,6 @@ def test_a_store_that_has_to_wait_does_not_hold_up_the_loads_behind_it() -> None
     assert issued[2] < timeline.ready_ns[store]
 
 
-def test_a_schedule_of_a_blocked_matmul_hides_its_loads() -> None:
-    timeline = time(matmul(256, 128, 1024))
-    audit(timeline)
-    rows = [i for i, t in enumerate(timeline.program.template_ids.tolist()) if timeline.costs[t].resource == "tensor"]
-    starts, ends = timeline.start_ns[rows], timeline.end_ns[rows]
-    pauses = starts[1:3] - ends[:2]  # the second before the one that begins the next sum
-    assert (pauses >= -1e-6).all() and (pauses < 0.01 * (ends[1] - starts[1])).all()
-
-
 def test_loads_that_overtake_stores_make_no_time_of_nothing() -> None:
     """Stores keep the end that they were given when loads take turns with them; the kernel lasts for all the work."""
 
@@ -490,9 +359,6 @@ def test_loads_that_overtake_stores_make_no_time_of_nothing() -> None:
     moves = [move(timeline, row) for row, n in enumerate(timeline.program.template_ids) if timeline.costs[n].transfer]
     work_us = sum(each.engine_ns for each in moves) / 1e3
     assert len(moves) == 32 and timeline.latency_us >= work_us * (1 - 1e-9)
-
-
-# --- TensorE and what it waits for ----------------------------------------------------------------
 
 
 def chains() -> Program:

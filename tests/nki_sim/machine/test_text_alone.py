@@ -74,14 +74,12 @@ def test_other_lines_and_names_change_nothing(name: str, line: Callable[[int], i
     same(program, rewritten(program, line))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_other_lines_and_names_change_nothing_of_random_kernels(seed: int) -> None:
     program = rotating_tiles(seed) if seed % 2 else shared_tiles(seed, 60, 0.5)
     for machine in (TRN2, CRAMPED):
         same(program, rewritten(program, on_one_line), machine)
 
-
-# --- helpers --------------------------------------------------------------------------------------
 
 HELPER = "def made(shape):\n    return nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)\n\n"
 STREAM = """def kernel(x, cos, sin):
@@ -117,9 +115,6 @@ def streamed(width: int, by_helper: bool, repeats: int = 64) -> Program:
 def test_tiles_made_by_a_helper_are_no_slower_and_no_faster(width: int) -> None:
     same(streamed(width, False), streamed(width, True))
     same(streamed(width, False), streamed(width, True), replace(TRN2, sbuf_partition_bytes=40 * width))
-
-
-# --- idle tiles -----------------------------------------------------------------------------------
 
 
 def with_an_idle_tile(program: Program, columns: int) -> Program:
@@ -159,14 +154,6 @@ def latency_us(program: Program, machine: Machine = TRN2) -> float:
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_an_idle_tile_makes_no_kernel_faster(name: str) -> None:
     program = unrolled(shipped()[name]())
-    honest = latency_us(program)
-    for columns in (1, 64, 512):
-        assert latency_us(with_an_idle_tile(program, columns)) >= honest * (1 - MAY_GAIN)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_an_idle_tile_makes_no_random_kernel_faster(seed: int) -> None:
-    program = rotating_tiles(seed) if seed % 2 else shared_tiles(seed, 60, 0.5)
     honest = latency_us(program)
     for columns in (1, 64, 512):
         assert latency_us(with_an_idle_tile(program, columns)) >= honest * (1 - MAY_GAIN)

@@ -11,13 +11,12 @@ import pytest
 from traced_kernels import P, nisa, nl, tile, traced
 
 from nki_sim import dtypes
-from nki_sim.machine import TRN1, TRN2, Machine
+from nki_sim.machine import TRN2, Machine
 from nki_sim.program.program import Program
 from nki_sim.timing.schedule import Timeline, schedule
 
 FULL_NS = 512 / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns
 """A bf16 product of 512 columns at full clock."""
-TRANSPOSE_NS = P / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns
 COLD_NS = TRN2.throttle_factor * FULL_NS
 
 
@@ -107,19 +106,6 @@ def test_how_many_rows_keep_it_warm_and_how_many_warm_it_up() -> None:
         assert runs(products([rows] * 400))[2][-1] == pytest.approx(after)
 
 
-def test_single_transposes_between_products_over_half_of_the_rows_do_not_warm_it_up() -> None:
-    def body(values: Any, total: Any) -> None:
-        turned = tile(P, nl.bfloat16, nl.psum)
-        for _ in range(150):
-            product(values, total, P // 2)
-            nisa.nc_transpose(dst=turned, data=values[:, :P], engine=nisa.engine.tensor)
-
-    _, _, durations = runs(on_tensor(body))
-    halves, turns = np.sort(durations)[150:], np.sort(durations)[:150]
-    assert halves == pytest.approx(COLD_NS)
-    assert turns == pytest.approx(TRN2.throttle_factor * TRANSPOSE_NS)
-
-
 def test_a_pause_cools_it_down_once_enough_work_is_lacking() -> None:
     def paused(adds: int) -> tuple[float, float]:
         """(ns for which TensorE stands still, ns of the product after it). What it lost before while it warmed up has
@@ -146,8 +132,3 @@ def test_a_pause_cools_it_down_once_enough_work_is_lacking() -> None:
     for pause_ns, after in pauses:
         if not enough_ns <= pause_ns < enough_ns + most_lost_ns:
             assert after == pytest.approx(COLD_NS if pause_ns >= enough_ns else FULL_NS), pause_ns
-
-
-def test_a_generation_without_a_throttle_loses_nothing() -> None:
-    assert TRN1.throttle_factor == 1.0
-    assert runs(products([P // 2] * 20), TRN1)[0].throttled_us == 0

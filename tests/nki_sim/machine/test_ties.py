@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import timing_accuracy, timing_ties
+from benchmarks import timing_ties
 from benchmarks.timing_rows import Outcome
 from nki_sim.machine import TRN2
 from nki_sim.timing import ties
-from tests.house.structure import ROOT
 
 TIE = ties.Tie(0.02, 0.8, 10, 2, TRN2.name, "a test")
 
@@ -54,19 +53,6 @@ def test_a_tie_ends_where_four_of_five_pairs_are_in_order() -> None:
     assert (found.within, found.level, found.pairs, found.families, found.machine) == (0.03, 0.8, 30, 1, "trn2")
 
 
-def test_a_family_weighs_as_much_as_another_of_more_pairs() -> None:
-    """Alone the many are in order from 1 % on; the few say that it takes 5 %."""
-    many = [*pairs_of("many", 0.01, 90, 10), *pairs_of("many", 0.05, 100, 0)]
-    few = [*pairs_of("few", 0.01, 1, 4), *pairs_of("few", 0.05, 5, 0)]
-    assert timing_ties.tie(many, TRN2).within == 0.01
-    assert timing_ties.tie([*many, *few], TRN2).within == 0.05
-
-
-def test_a_model_that_is_never_right_has_no_such_difference() -> None:
-    with pytest.raises(ValueError, match="no predicted difference of 5 pairs"):
-        timing_ties.tie(pairs_of("a", 0.5, 0, 5), TRN2)
-
-
 def test_the_share_in_order_never_falls_with_the_difference() -> None:
     points = [(1.0, 0.0, 1.0), (2.0, 1.0, 1.0), (3.0, 0.0, 3.0), (4.0, 0.0, 1.0), (4.0, 1.0, 3.0)]
     assert timing_ties.never_falling(points) == [(1.0, 0.0), (2.0, 0.25), (4.0, 0.75)]
@@ -89,16 +75,3 @@ def test_it_is_read_as_it_was_written_and_refused_with_what_makes_it(tmp_path: P
             path.write_text(text)
         with pytest.raises(ValueError, match=r"ties.json: .*--quick --write-ties makes it"):
             ties.load(path)
-
-
-def test_it_is_written_of_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        timing_accuracy.main(["--quick", "--write-ties", "--family", "micro"])
-    assert "leave --family away" in capsys.readouterr().err
-
-
-def test_the_page_says_the_shipped_one() -> None:
-    found, page = ties.shipped(), (ROOT / "docs" / "timing_model.md").read_text(encoding="utf-8")
-    text = " ".join(page.split())
-    assert f"predicted to differ by {100 * found.within:.1f} % or more" in text
-    assert f"{found.pairs:,} pairs of {found.families} families" in text

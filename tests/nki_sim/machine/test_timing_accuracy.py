@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from benchmarks import calibration_instructions, timing_accuracy, timing_page, timing_rows
+from benchmarks import calibration_instructions, timing_accuracy, timing_rows
 from nki_sim.machine import TRN2
 from nki_sim.timing.schedule import schedule
 
@@ -53,41 +51,3 @@ def test_a_figure_with_the_launch_is_compared_with_one() -> None:
     alone = schedule(programs.of(row), TRN2).latency_us
     assert outcome.predicted == pytest.approx(alone + TRN2.launch_ns / 1e3)
     assert timing_rows.predict_us(row, programs, TRN2) == outcome.predicted
-
-
-def test_an_unknown_family_is_refused_by_name() -> None:
-    with pytest.raises(SystemExit, match="no such family; there are tutorial_matmul"):
-        timing_accuracy.main(["--quick", "--family", "nothing"])
-
-
-def test_what_is_written_is_about_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    for extra in (["--quick"], ["--family", "micro"]):
-        with pytest.raises(SystemExit):
-            timing_accuracy.main(["--write-intervals", *extra])
-        assert "leave --quick and --family away" in capsys.readouterr().err
-
-
-def test_a_document_without_markers_is_left_alone(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("nothing")
-    with pytest.raises(ValueError, match="families: begin"):
-        timing_page.write(page, ["a"])
-    assert page.read_text() == "nothing"
-
-
-def test_the_table_shows_left_out_figures_before_those_fitted_with(tmp_path: Path) -> None:
-    apart = [
-        timing_rows.Outcome("X1", "f", "g", "", 100.0, 130.0, side="faster"),
-        timing_rows.Outcome("X2", "f", "g", "", 200.0, 220.0, side="inside"),
-    ]
-    together = [replace(row, predicted=row.measured, side=None) for row in apart]
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{timing_page.BEGIN}\nold\n{timing_page.END}\nafter\n")
-    timing_page.write(page, timing_page.table(apart, together, {"f": together}))
-    head, _, family, halves = page.read_text().splitlines()[2:-2]
-    assert head.count("|") == family.count("|") == halves.count("|")
-    cells = [cell.strip() for cell in family.split("|")[1:-1]]
-    assert cells[:5] == ["f", "2", "20.0", "28.0", "100 % of 1"]
-    assert cells[7] == "50 %" and cells[-2:] == ["0.0", "0.0"]
-    assert "other half of its grids" in halves
-    assert page.read_text().startswith("before\n") and page.read_text().endswith("after\n")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from traced_kernels import P, filled, nisa, nl, tile, traced, vector_ns
+from traced_kernels import P, filled, nisa, nl, tile, vector_ns
 
 import nki_sim
 from nki_sim.dtypes import int32
@@ -19,31 +19,6 @@ from nki_sim.program.passes import Passes, must_be_counted, unrolled
 from nki_sim.program.program import Program
 from nki_sim.timing.schedule import schedule
 from nki_sim.tracing.session import TensorSpec
-
-
-def test_a_device_loop_counts_with_all_its_passes() -> None:
-    def looped(trips: int) -> Program:
-        def body(source: object, result: object) -> None:
-            values = tile(512)
-
-            def once(_: object) -> None:
-                nisa.tensor_tensor(dst=values, data1=values, data2=values, op=nl.add)
-
-            nisa.memset(dst=values, value=0.0)
-            nl.fori_loop(0, trips, once)
-            nisa.dma_copy(dst=result, src=values)
-
-        return traced(body)
-
-    ten, twenty = measure(looped(10)), measure(looped(20))
-    assert twenty.fields["vector_engine_instruction_count"] - ten.fields["vector_engine_instruction_count"] == 10
-    each = (
-        512 + TRN2.vector_issue_cycles
-    ) / TRN2.vector_clock_ghz + TRN2.vector_latency_ns  # every pass waits for the one before
-    assert twenty.latency_us - ten.latency_us == pytest.approx(10 * each / 1e3)
-
-
-# --- loops as long as a register says ------------------------------------------------------------------
 
 
 def worker(loop: str) -> Callable[[Any], Any]:
@@ -169,8 +144,3 @@ def test_of_several_executions_the_most_passes_count() -> None:
     uneven = Passes((((), (2, 9)),)).most(Passes((((), (5, 1, 1)),)))
     assert uneven == Passes((((), (5, 9, 1)),))
     assert len(unrolled(program, uneven.cores[0])) > len(unrolled(program, other.cores[0])) - 5
-
-
-def test_a_loop_too_long_to_write_out_says_so() -> None:
-    with pytest.raises(NotSupported, match="too long to time"):
-        measure(counted("for"), passes=Passes((((30_000_000,),),)))

@@ -248,10 +248,6 @@ def test_other_work_is_refuted_however_small_its_effect(case, seed):
     assert "output 0 at [" in proofs.equivalence.reason
 
 
-def test_the_first_element_that_differs_is_named():
-    assert "output 0 at [0, 63], one of 128 elements" in compared(*REFUTED["one element of 8192"]).equivalence.reason
-
-
 @pytest.mark.parametrize("case", NOT_PROVABLE)
 def test_what_stands_in_between_is_named(case):
     body, original, reason = NOT_PROVABLE[case]
@@ -261,8 +257,3 @@ def test_what_stands_in_between_is_named(case):
     assert equivalence.finding is Finding.NOT_PROVABLE
     assert re.search(reason, equivalence.reason), equivalence.reason
     assert "\n" not in equivalence.reason
-
-
-def test_every_drawing_agrees():
-    for seed in range(6):
-        assert compared(*EQUAL["an online softmax"], seed=seed).equivalence.finding is Finding.HELD

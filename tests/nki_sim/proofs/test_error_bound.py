@@ -82,18 +82,6 @@ def test_a_number_made_an_integer_counts_and_a_comparison_does_not():
     assert error_bound(compared, arrays(), 2e-5).finding is Finding.HELD
 
 
-def test_moving_what_is_narrow_already_rounds_nothing():
-    moved = (
-        "again = nl.ndarray((128, 64), dtype=nl.bfloat16, buffer=nl.sbuf)\nnisa.tensor_copy(dst=again, src=narrow)\n"
-    )
-    once, twice = (
-        error_bound(traced(NARROW.format(dtype="bfloat16", then=then)), arrays(), 2e-5).reason
-        for then in (THEN["add"], moved + THEN["add"].replace("narrow", "again"))
-    )
-
-    assert once == twice
-
-
 @pytest.mark.parametrize("argument", ["bfloat16", "float8_e4m3", "int8"])
 @pytest.mark.parametrize("held", [True, False])
 def test_an_exact_conversion_has_no_error(argument: str, held: bool) -> None:
@@ -117,13 +105,3 @@ def test_a_tolerance_that_allows_it_and_a_kernel_that_needs_none():
     narrow = traced(NARROW.format(dtype="bfloat16", then=THEN["add"]))
     assert error_bound(narrow, arrays(), 1e-2).finding is Finding.HELD
     assert error_bound(traced(SUM), arrays(), 1e-9).reason == "nothing is rounded to fewer bits than float32 has"
-
-
-def test_what_has_no_model_has_no_bound():
-    program = traced(
-        "top = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)\nnisa.max8(dst=top, src=a)\n"
-        "narrow = nl.ndarray((128, 64), dtype=nl.bfloat16, buffer=nl.sbuf)\nnisa.tensor_copy(dst=narrow, src=b)\n"
-        "nisa.tensor_scalar(dst=out, data=narrow, op0=nl.multiply, operand0=top[:, 0:1])"
-    )
-
-    assert "max8 has no model" in error_bound(program, arrays(), 1.0).reason

@@ -1,19 +1,20 @@
-"""The model of an instruction over a field says what the simulator says, where numbers show it: on integers."""
+"""Arithmetic of a field, and the model of each instruction in it, say what Python and the simulator say."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from nki_sim.contract.opcodes import OPCODES
 from nki_sim.execution.executor import execute
-from nki_sim.proofs.algebra import Algebra
+from nki_sim.proofs.algebra import Algebra, fraction
 from nki_sim.proofs.execution import FieldRun, Input
+from nki_sim.proofs.field import MOST_TERMS, SAFE_PRIMES, Field
 from nki_sim.proofs.proof import NotProvable
 from nki_sim.proofs.rules import RULES
-from tests.house import instructions
 from tests.house.instructions import ARRAYS, CALLS, traced
 
 UNMODELLED = {
@@ -90,11 +91,91 @@ def test_a_program_that_no_tracer_made_is_not_provable():
         run.execute(Algebra(3))
 
 
-def test_a_program_that_ends_in_a_fault_is_not_provable():
-    program = traced("nc_n_gather", "trn2").program
-    inputs = [Input(array.astype(np.int64)) for array in whole_numbers()]
-    at = list(instructions.ARRAYS).index("where")
-    inputs[at] = Input(np.full(ARRAYS["where"].shape, instructions.N))
+PRIMES = [SAFE_PRIMES[0], SAFE_PRIMES[-1], SAFE_PRIMES[0] // 2]
 
-    with pytest.raises(NotProvable, match="index 64 is outside"):
-        FieldRun(program, inputs).execute(Algebra(3))
+
+def elements(field: Field, *shape: int) -> np.ndarray:
+    """Random ones, and among them the smallest, the largest and those in the middle."""
+    found = np.random.default_rng(3).integers(0, field.prime, shape, np.uint64)
+    ends = [0, 1, field.prime - 1, field.prime // 2, field.prime // 2 + 1]
+    found.reshape(-1)[: len(ends)] = ends[: found.size]
+    return found
+
+
+@pytest.mark.parametrize("prime", PRIMES)
+def test_sums_products_and_quotients(prime):
+    field = Field(prime)
+    x, y = elements(field, 41), elements(field, 41)[::-1]
+    a, b = x.tolist(), y.tolist()
+
+    assert field.add(x, y).tolist() == [(i + j) % prime for i, j in zip(a, b)]
+    assert field.subtract(x, y).tolist() == [(i - j) % prime for i, j in zip(a, b)]
+    assert field.multiply(x, y).tolist() == [i * j % prime for i, j in zip(a, b)]
+    assert int(field.total(x, -1)) == sum(a) % prime
+    assert [i * j % prime for i, j in zip(a, field.inverse(x).tolist())] == [int(i != 0) for i in a]
+    product = 1
+    for i in a[1:]:
+        product = product * i % prime
+    assert int(field.product(x[1:])) == product
+
+
+@pytest.mark.parametrize("prime", PRIMES)
+@pytest.mark.parametrize("terms", [128, MOST_TERMS])
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_product_of_matrices_is_exact_at_its_longest_and_largest(prime, terms, filled):
+    field = Field(prime)
+    left, right = elements(field, 5, terms), elements(field, terms, 7)
+    if filled:  # all as far from 0 as it goes, with one sign
+        left[...] = prime // 2
+        right[...] = prime // 2 if terms == MOST_TERMS else prime - 1
+
+    exact = (left.astype(object) @ right.astype(object)) % prime
+
+    assert field.matmul(left, right).tolist() == exact.tolist()
+    with pytest.raises(ValueError, match="at most 256"):
+        field.matmul(np.ones((1, 257), np.uint64), np.ones((257, 1), np.uint64))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64, 100])
+def test_a_recurrence_in_blocks_is_the_recurrence(count):
+    field = Field(PRIMES[0])
+    start, factors, terms = elements(field, 3, 1), elements(field, 3, count), elements(field, 3, count)
+    expected = []
+    for row in range(3):
+        state = int(start[row, 0])
+        for factor, term in zip(factors[row].tolist(), terms[row].tolist()):
+            state = (state * factor + term) % field.prime
+            expected.append(state)
+
+    assert field.recurrence(start, factors, terms).reshape(-1).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0.0, Fraction(0)),
+        (-3.0, Fraction(-3)),
+        (0.5, Fraction(1, 2)),
+        (0.1, Fraction(1, 10)),
+        (float(np.float32(0.1)), Fraction(1, 10)),
+        (1 - 0.9, Fraction(1, 10)),
+        (-1 / 768, Fraction(-1, 768)),
+        (float(np.float32(1e-6)), Fraction(1, 1_000_000)),
+        (1e20, None),
+    ],
+)
+def test_a_constant_is_the_simplest_fraction_that_float32_takes_for_it(value, expected):
+    found = fraction(value)
+
+    assert expected is None or found == expected
+    assert np.float32(float(found)) == np.float32(value)
+
+
+def test_neighbours_in_float32_stay_apart():
+    numbers = np.float32(1e-6) * (1 + np.arange(-5, 6) * np.float32(2**-23))
+    assert len({fraction(float(number)) for number in numbers}) == len(set(numbers.tolist()))
+
+
+def test_a_prime_that_would_overflow_is_refused():
+    with pytest.raises(ValueError, match="below 2\\^31"):
+        Field(2**31 + 11)

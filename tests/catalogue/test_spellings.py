@@ -1,4 +1,4 @@
-"""One program written in five ways is one tree, with the same menu, the same time and the same winner."""
+"""One program written in four ways is one tree, with the same menu, the same time and the same winner."""
 
 from __future__ import annotations
 
@@ -30,17 +30,12 @@ Work = tuple[str, ...]
 """`load t x`, `multiply t a b`, `exp t a`, `scale t a 0.5`, `sum t a`, `max t a`: first what is made."""
 KERNELS: dict[str, Sequence[Work]] = {
     "scale by weights": [("load", "a", "x"), ("load", "b", "w"), ("multiply", "r", "a", "b")],
-    "add": [("load", "a", "x"), ("load", "b", "y"), ("add", "r", "a", "b")],
     "gate": [("load", "a", "x"), ("load", "b", "y"), ("sigmoid", "s", "a"), ("multiply", "r", "s", "b")],
     "scaled exponential": [("load", "a", "x"), ("scale", "s", "a", "0.5"), ("exp", "r", "s")],
-    "squares": [("load", "a", "x"), ("multiply", "r", "a", "a")],
-    "weighted tanh": [("load", "a", "x"), ("load", "b", "w"), ("multiply", "s", "a", "b"), ("tanh", "r", "s")],
     "three terms": [
         ("load", "a", "x"), ("load", "b", "y"), ("load", "c", "w"), ("add", "s", "a", "b"), ("multiply", "r", "s", "c"),
     ],
     "difference": [("load", "a", "x"), ("load", "b", "y"), ("subtract", "s", "a", "b"), ("scale", "r", "s", "2.0")],
-    "smooth and scaled": [("load", "a", "x"), ("gelu", "s", "a"), ("scale", "r", "s", "0.25")],
-    "largest of two": [("load", "a", "x"), ("load", "b", "w"), ("maximum", "r", "a", "b")],
 }  # fmt: skip
 _BINARY = ("add", "subtract", "multiply", "maximum")
 _HEAD = "import nki\nimport nki.isa as nisa\nimport nki.language as nl\n\n"
@@ -127,23 +122,6 @@ def by_helpers(steps: Sequence[Work]) -> str:
     return _around(steps, [*lines, f"nisa.dma_copy(dst={_where('out')}, src=r)"], _HELPERS)
 
 
-def by_a_class(steps: Sequence[Work]) -> str:
-    calls = []
-    for kind, made, *given in steps:
-        op = "multiply" if kind == "scale" else kind
-        call = f"loaded({_where(given[0])})" if kind == "load" else f"combined(nl.{op}, {', '.join(given)})"
-        calls.append(f"        {made} = {call}\n")
-    names = ", ".join(parameters(steps))
-    before = (
-        f"{_HELPERS}class Work:\n    def __init__(self, out, *given):\n        self.out, self.given = out, given\n\n"
-        f"    def rows(self, i):\n        {names}, *_ = self.given\n{''.join(calls)}"
-        "        nisa.dma_copy(dst=self.out[i * 128 : (i + 1) * 128, :], src=r)\n\n\n"
-    )
-    return _around(steps, ["work.rows(i)"], before).replace(
-        "    for i in", f"    work = Work(out, {names})\n    for i in"
-    )
-
-
 def from_beta1(steps: Sequence[Work]) -> str:
     def where(name: str) -> str:
         return "w[rows, columns]" if name == "w" else f"{name}[i * 128 + rows, columns]"
@@ -167,7 +145,7 @@ def from_beta1(steps: Sequence[Work]) -> str:
     return migrate_beta1(text, "kernel", given).source
 
 
-WAYS: tuple[Callable[[Sequence[Work]], str], ...] = (in_nisa, in_nl, by_helpers, by_a_class, from_beta1)
+WAYS: tuple[Callable[[Sequence[Work]], str], ...] = (in_nisa, in_nl, by_helpers, from_beta1)
 _number = count()
 
 
