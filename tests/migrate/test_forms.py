@@ -36,6 +36,15 @@ for i in nl.affine_range(2):
     for j in nl.affine_range(3):
         nl.store(out[i, j], value=tiles[i, j])
 return out
+## an expression over two lines keeps parentheses | 16x4 | if i > 0 else 0)
+OUT
+t = nl.load(x)
+for i in nl.sequential_range(2):
+    first = (t[0:16, 0]
+             if i > 0 else 0)
+    y = nisa.tensor_tensor_scan(t, t, initial=first, op0=np.multiply, op1=np.add)
+nl.store(out, y)
+return out
 ## a column of a tile keeps two dimensions | 16x4
 def double(column):
     column[:, 0] = column[:, 0] * 2.0
