@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from config import COMMANDS, GROUPS, LATEST, PROJECT, VERSION, Command, Invocation, from_given, without_absent
 from infra.runs.default_folders import DATA_FOLDER, DATA_VARIABLE, is_installed
@@ -40,10 +41,26 @@ OF_A_KERNEL: tuple[Command, ...] = ("run", "explain", "init", "evaluate", "menu"
 ON_HOSTS: tuple[Command, ...] = ("run", "doctor", "calibrate", "clean", "mcp", "model")
 """Commands behind which hosts may stand."""
 
-_BESIDE_SETTINGS = (
-    "--config", JSON_FLAG, HTML_FLAG, "--dry-run", "--shape", "--original", "--tool", "--site", "--output",
-    "--overwrite", "--all", "--round", "--from", "--version", "--help", "--help-all",
-)  # fmt: skip
+_YES: Mapping[str, Any] = {"action": "store_true"}
+OWN_FLAGS: Mapping[str, tuple[tuple[Command, ...], Mapping[str, Any], str]] = {
+    HTML_FLAG: (("show",), {"nargs": "?", "const": "", "metavar": "FILE.html"},
+                "write one page that opens offline [report.html in the run's folder]"),
+    "--round": (("show", "apply"), {"type": int, "metavar": "N"},
+                "that round, with what was planned and changed; of apply --from: the best kernel after it"),
+    "--all": (("explain",), _YES, "every gap, and what every rule says of it, after the three sentences"),
+    "--original": (("evaluate",), {"metavar": "FILE"},
+                   "the kernel that this one was made from, which it is proved equal to where that can be"),
+    "--tool": (("apply",), {"metavar": "NAME", "default": ""}, "which change, as the menu names it"),
+    "--site": (("apply",), {"metavar": "KEY", "default": ""}, "where, as the menu names it"),
+    "--from": (("apply",), {"metavar": "RUN-ID", "default": "", "dest": "from_run"},
+               "the best kernel of a run in place of a change of the menu, with --round as it stood after that"),
+    "--output": (("apply",), {"metavar": "NEW.py"}, "the file for the new kernel"),
+    "--overwrite": (("apply",), _YES, "also where that file is there already"),
+    "--shape": (("init",), {"nargs": "+", "default": [], "metavar": "128x512:float32"},
+                "shapes of the kernel's tensors, in their order; without it: as far as a trace tells"),
+    "--dry-run": (("clean",), _YES, "say what would be removed, and remove nothing"),
+}  # fmt: skip
+"""Of one command or two and no settings: which those are, how argparse takes them, what they are for."""
 
 _WHERE_IT_KEEPS = f"""
 Results are kept in `checkpoints` in the current folder; what was learned and calibrations, for all folders, in
@@ -70,36 +87,16 @@ NKI_OPT_ROUNDS=50. A flag beats the environment, which beats the file. `COMMAND 
         allow_abbrev=False,
     )
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
-    made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP)
-    made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP)
-    made.add_argument(HTML_FLAG, nargs="?", const="", metavar="FILE.html", help=_HTML_HELP)
-    made.add_argument("--shape", nargs="+", default=[], metavar="128x512:float32", help=_SHAPE_HELP)
-    made.add_argument("--original", metavar="FILE", help=_ORIGINAL_HELP)
-    made.add_argument("--tool", metavar="NAME", default="", help=_TOOL_HELP)
-    made.add_argument("--site", metavar="KEY", default="", help=_SITE_HELP)
-    made.add_argument("--output", metavar="NEW.py", help=_OUTPUT_HELP)
-    made.add_argument("--overwrite", action="store_true", help=_OVERWRITE_HELP)
-    made.add_argument("--all", action="store_true", help=_ALL_HELP)
-    made.add_argument("--round", type=int, metavar="N", help=_ROUND_HELP)
-    made.add_argument("--from", dest="from_run", default="", metavar="RUN-ID", help=_FROM_HELP)
+    made.add_argument(JSON_FLAG, action="store_true", help=f"{_JSON_HELP}: of {', '.join(WITH_JSON)}")
+    for flag, (commands, how, text) in OWN_FLAGS.items():
+        made.add_argument(flag, help=f"of {' and '.join(commands)}: {text}", **how)
     made.add_argument("--help-all", action="help", help="this list")
     made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
     add_flags(made, GROUPS)
     return made
 
 
-_JSON_HELP = f"one JSON document on standard output, for scripts: of {', '.join(WITH_JSON)} (docs/scripts.md)"
-_HTML_HELP = "of show: write one page that opens offline [report.html in the run's folder]"
-_DRY_RUN_HELP = "of clean: say what would be removed, and remove nothing"
-_ORIGINAL_HELP = "of evaluate: the kernel that this one was made from, which it is proved equal to where that can be"
-_TOOL_HELP = "of apply: which change, as the menu names it, and with --site where"
-_SITE_HELP = "of apply: where, as the menu names it"
-_OUTPUT_HELP = "of apply: the file for the new kernel"
-_OVERWRITE_HELP = "of apply: also where that file is there already"
-_ALL_HELP = "of explain: every gap, and what every rule says of it, after the three sentences"
-_ROUND_HELP = "of show: that round, with what was planned and changed; of apply --from: the best kernel after it"
-_FROM_HELP = "of apply: the best kernel of a run in place of a change of the menu, with --round as it stood after that"
-_SHAPE_HELP = "of init: shapes of the kernel's tensors, in their order; without it: as far as a trace tells"
+_JSON_HELP = "one JSON document on standard output, for scripts (docs/scripts.md)"
 _CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
 
 
@@ -117,26 +114,10 @@ def command_help(command: str, prog: str = program()) -> str:
     made.add_argument("--help-all", action="store_true", help="every flag, those that are rarely given too")
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
     if command in WITH_JSON:
-        made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP.partition(", for")[0])
-    if command == "show":
-        made.add_argument(HTML_FLAG, nargs="?", const="", metavar="FILE.html", help=_HTML_HELP.partition(": ")[2])
-    if command == "clean":
-        made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP.partition(": ")[2])
-    if command == "evaluate":
-        made.add_argument("--original", metavar="FILE", help=_ORIGINAL_HELP.partition(": ")[2])
-    if command == "apply":
-        for flag, metavar, text in (("--tool", "NAME", _TOOL_HELP), ("--site", "KEY", _SITE_HELP),
-                                    ("--output", "NEW.py", _OUTPUT_HELP)):  # fmt: skip
-            made.add_argument(flag, metavar=metavar, help=text.partition(": ")[2])
-        made.add_argument("--overwrite", action="store_true", help=_OVERWRITE_HELP.partition(": ")[2])
-    if command in ("show", "apply"):
-        made.add_argument("--round", metavar="N", help=_ROUND_HELP)
-    if command == "apply":
-        made.add_argument("--from", metavar="RUN-ID", help=_FROM_HELP.partition(": ")[2])
-    if command == "explain":
-        made.add_argument("--all", action="store_true", help=_ALL_HELP.partition(": ")[2])
-    if command == "init":
-        made.add_argument("--shape", nargs="+", metavar="128x512:float32", help=_SHAPE_HELP.partition(": ")[2])
+        made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP)
+    for flag, (commands, how, text) in OWN_FLAGS.items():
+        if command in commands:
+            made.add_argument(flag, help=text, **how)
     add_flags(made, {name: GROUPS[name] for name in told.groups}, told.settings)
     return made.format_help()
 
@@ -155,7 +136,7 @@ def read(
     parsed, rest = parser().parse_known_args(list(arguments))
     for word in rest:
         if word.startswith("-"):
-            raise unknown_flag(word, GROUPS, _BESIDE_SETTINGS)
+            raise unknown_flag(word, GROUPS, ["--config", JSON_FLAG, *OWN_FLAGS, "--version", "--help", "--help-all"])
     is_demo, (command, words) = rest[:1] == [DEMO], _command(rest)
     given: dict[tuple[str, str], Given] = {}
     # A file in the folder that an agent works in is the agent's word as well, and this one is for the server's user.
@@ -170,17 +151,12 @@ def read(
     if parsed.json and command not in WITH_JSON:
         raise SettingsError(f"{JSON_FLAG}: `{command}` has no document; {', '.join(WITH_JSON)} have one")
     as_html = parsed.html is not None
-    of_one = (
-        ("--dry-run", parsed.dry_run, "clean"), ("--shape", parsed.shape, "init"), (HTML_FLAG, as_html, "show"),
-        ("--original", parsed.original, "evaluate"), ("--tool", parsed.tool, "apply"), ("--site", parsed.site, "apply"),
-        ("--output", parsed.output, "apply"), ("--overwrite", parsed.overwrite, "apply"),
-        ("--all", parsed.all, "explain"), ("--from", parsed.from_run, "apply"),
-    )  # fmt: skip
-    for flag, given_there, of in of_one:
-        if given_there and command != of:
-            raise SettingsError(f"{flag}: only `{of}` has it, not `{command}`")
-    if parsed.round is not None and command != "show" and not parsed.from_run:
-        raise SettingsError("--round: of a run: `show RUN-ID --round N`, or `apply --from RUN-ID --round N`")
+    for flag, (commands, how, _) in OWN_FLAGS.items():
+        is_given = getattr(parsed, how.get("dest", flag[2:].replace("-", "_"))) not in (None, "", [], False)
+        if (is_given or flag == HTML_FLAG and as_html) and command not in commands:
+            raise SettingsError(f"{flag}: only `{' and '.join(commands)}` has it, not `{command}`")
+    if parsed.round is not None and command == "apply" and not parsed.from_run:
+        raise SettingsError("--round: of a run: `apply --from RUN-ID --round N`")
     html = _page(parsed.html, words, folder) if parsed.html else None
     for name, value in (("task", DEMO_TASK), ("preset", DEMO_PRESET)) if is_demo else ():
         if flags.setdefault(("run", name), Given(value, DEMO)).value != value:

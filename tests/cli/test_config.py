@@ -182,7 +182,7 @@ MISTAKES = [
     ("--seeds 1,two", None, {}, "--seeds: 'two' is not a whole number"),
     ("--run-id ../x", None, {}, "--run-id: '../x'"),
     ("--patien 5", None, {}, "unknown flag --patien: did you mean --patience?"),  # no guessing at abbreviations
-    ("--round 5", None, {}, "--round: of a run: `show RUN-ID --round N`"),
+    ("--round 5", None, {}, "--round: only `show and apply` has it"),
     # words
     ("runs x", None, {}, "'x' is one word too many"),
     ("kernels/mine", None, {}, "for a file write --kernel kernels/mine"),
