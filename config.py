@@ -253,6 +253,14 @@ class TargetSettings(Group):
                 raise SettingsError(f"{name}: {twice[0]!r} is named twice")
 
 
+def by_role(given: Sequence[str]) -> dict[str, str]:
+    """The models that `role-models` names. Raises SettingsError."""
+    found = dict(each.partition("=")[::2] for each in given)
+    if unknown := [role for role, model in found.items() if role not in ROLES or not model]:
+        raise SettingsError(f"role-models: {unknown[0]!r}: write ROLE=NAME, of {', '.join(ROLES)}")
+    return found
+
+
 @dataclass(frozen=True)
 class ModelSettings(Group):
     """who proposes changes; API keys come from the environment only"""
@@ -303,19 +311,11 @@ class ModelSettings(Group):
                 raise SettingsError("base-url: it holds a password: leave it out, and put the key in the environment")
             if not re.match(r"https?://[^/]", self.base_url):
                 raise SettingsError(f"base-url: {self.base_url!r} is not an http:// or https:// address")
-        self.by_role  # noqa: B018  # read once: a mistake is said before anything begins
+        by_role(self.role_models)
         for which in self.take_turns:
             self._check_needs("proposers", which.name, which.lacks)
         if not self.proposers and self.provider in registry.PROVIDERS:
             self._check_needs("provider", self.provider, registry.PROVIDERS[self.provider].needs)
-
-    @property
-    def by_role(self) -> dict[str, str]:
-        """The models of `role-models`. Raises SettingsError."""
-        found = dict(each.partition("=")[::2] for each in self.role_models)
-        if unknown := [role for role, model in found.items() if role not in ROLES or not model]:
-            raise SettingsError(f"role-models: {unknown[0]!r}: write ROLE=NAME, of {', '.join(ROLES)}")
-        return found
 
     @property
     def take_turns(self) -> tuple[contenders.Named, ...]:

@@ -94,7 +94,7 @@ class Proposing:
         if self.provider == SEVERAL:
             return self._taking_turns(ledger, menu)
         wanted = self.settings.model
-        role_models = {Role(role): model for role, model in wanted.by_role.items()}
+        role_models = {Role(role): model for role, model in config.by_role(wanted.role_models).items()}
         named = Named(self.provider, self.provider)
         models = self._models(named, replace(self._told(), model=wanted.model), ledger, role_models=role_models)
         return self._of_models(models, menu)
