@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[1]
 
 WANTED_AND_LIMIT = {
-    "product and plugins": (85_000, 105_000),
-    "product": (73_000, 93_000),
-    "tests": (45_000, 61_200),
-    "product files": (420, 590),
+    "product and plugins": (85_000, 105_300),
+    "product": (73_000, 92_900),
+    "tests": (45_000, 53_700),
+    "product files": (420, 575),
     "fullest folder": (14, 14),
 }
 """What issue 42 asks for; above which figure CI fails."""
