@@ -1,7 +1,7 @@
 """Draws pictures of the docs from a real run:   python3 docs/make_pictures.py [RUN-ID]   (the latest, if none)
 
 docs/pictures/live.svg      the live view, while the run goes on
-docs/pictures/report.svg    what is printed when it ends
+docs/pictures/report.svg    what `show` says of it; its last lines are those that it ended with
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from infra.terminal.run_state import RunState
 ROOT = Path(__file__).resolve().parents[1]
 
 PICTURES = ROOT / "docs" / "pictures"
-WIDTH = 100
+WIDTH, WIDE = 100, 150
 EVENTS = {kind.__name__: kind for kind in get_args(Event)}
 
 
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
         folder = find_run(config.RunSettings().checkpoints, arguments[0] if arguments else config.LATEST)
         PICTURES.mkdir(parents=True, exist_ok=True)
         save(live_picture(folder), "live.svg", "./run.sh")
-        save(report_picture(folder), "report.svg", "./run.sh")
+        save(report_picture(folder), "report.svg", "python3 orchestrator.py show")
     except JournalError as error:
         print(f"make_pictures: {error}", file=sys.stderr)
         return 2
@@ -60,7 +60,7 @@ def live_picture(folder: RunFolder) -> Console:
 
 
 def report_picture(folder: RunFolder) -> Console:
-    console = recording()
+    console = recording(WIDE)
     print_report(console, summary_of(folder))
     return console
 
@@ -95,8 +95,8 @@ def middle_of(told: list[tuple[float, Event]]) -> int:
     return min(wanted[-1] + 1, len(told) - 1) if wanted else len(told) - 1
 
 
-def recording() -> Console:
-    return Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+def recording(width: int = WIDTH) -> Console:
+    return Console(record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor")
 
 
 def save(console: Console, name: str, title: str) -> None:
