@@ -271,3 +271,11 @@ def test_what_is_computed_stays_the_same(seed: int) -> None:
     for one, its in zip(execute(program, [source()]), execute(other, [source()]), strict=True):
         assert np.array_equal(one, its)
     audit(schedule(program, replace(TRN2, sbuf_partition_bytes=4096)))
+
+
+def test_readers_read_the_content_before_them() -> None:
+    program = traced(filled_twice(AGAIN["by a load"][0]), 64)
+    data = renamed(program).operand_data[:, 0]
+    load, store, again, stored = (data[program.operand_starts[row]] for row in range(4))
+    sources = [data[program.operand_starts[row] + 1] for row in (1, 3)]
+    assert load == sources[0] and again == sources[1] and load != again and store == stored

@@ -233,3 +233,22 @@ def test_what_the_pages_refuse_is_refused_in_one_line(use: Callable[[Any], Any],
     with pytest.raises(NkiError, match=says) as caught:
         of_one_number(use, dtype)
     assert isinstance(caught.value, NkiValidationError) and "\n" not in str(caught.value)
+
+
+def test_an_index_still_goes_where_a_register_went() -> None:
+    """Up to NKI 0.6 it was one."""
+
+    def kernel(counts: Any) -> Any:
+        out = nl.zeros((1, 1), nl.int32, buffer=nl.shared_hbm)
+        register, tile = nisa.register_alloc(0), nl.ndarray((1, 1), nl.int32)
+
+        def body(i: Any) -> None:
+            nisa.register_move(register, i)
+            nisa.register_store(tile, i)
+
+        nl.fori_loop(3, 7, body)
+        nisa.scalar_store(tile, nisa.scalar_load(tile) * 10)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    assert both_ways(kernel, np.zeros((1, 1), np.int32))[0, 0] == 60

@@ -523,3 +523,17 @@ def test_gpsimd_state_can_be_saved_and_restored() -> None:
 
     first, second = nki_sim.simulate(kernel)()
     np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["nc_matmul_mx", "quantize_mx", "activate2", "exponential", "rand2"])
+def test_trn3_instructions_refuse_by_name(name: str) -> None:
+    with pytest.raises(nki_sim.errors.NotSupported, match=f"{name}.*trn3"):
+        nki_sim.simulate(lambda: getattr(nisa, name)())()
+
+
+def test_versions_follow_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for target in ("trn1", "trn2", "trn3"):
+        monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
+        nki_sim.simulate(lambda: seen.append(nisa.get_nc_version()))()
+    assert seen == [nisa.nc_version.gen2, nisa.nc_version.gen3, nisa.nc_version.gen4]
