@@ -44,6 +44,7 @@ def check(step: NextStep) -> None:
         ("budget", "m: $4.90 spent, of $5: raise the cost budget to go on", 3, " --max-cost N"),
         ("budget", "m: 10 tokens used: raise the token budget to go on", 3, " --max-tokens N"),
         ("budget", "the 2 hours are used up", 3, " --max-hours N"),
+        ("budget", "3 s of its hours are left, and no round took less than 34 s", 3, " --max-hours N"),
         ("budget", "the 9 device minutes are used up", 3, " --max-device-minutes N"),
     ],
 )
