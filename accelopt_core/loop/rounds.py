@@ -291,7 +291,8 @@ class Loop:
         for number in range(first, settings.rounds + 1):
             left_s = self._budget.seconds_left()
             if 0 < left_s < self._shortest_s:
-                return Ending.BUDGET, f"{left_s:.0f} s of its hours are left, and no round took less than {self._shortest_s:.0f} s"
+                said = f"{left_s:.0f} s of its hours are left, and no round took less than {self._shortest_s:.0f} s"
+                return Ending.BUDGET, said
             idle = self._history.rounds_without_improvement()
             if idle >= settings.patience:
                 return Ending.FINISHED, f"{idle} rounds without improvement"

@@ -904,7 +904,7 @@ def test_no_round_is_begun_that_cannot_end_in_time() -> None:
     script = Script([measured(100.0), measured(90.0), measured(80.0)], seconds=1e-9)
     outcome = script.run(rounds=5)
     assert (outcome.ending, outcome.best.id) == (Ending.BUDGET, "r001t1")
-    assert re.fullmatch(r"0 s are left, and no round took less than \d+ s", outcome.reason)
+    assert re.fullmatch(r"0 s of its hours are left, and no round took less than \d+ s", outcome.reason)
 
 
 def test_a_plan_that_starts_from_a_kernel_that_is_none_is_unusable() -> None:
