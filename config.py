@@ -377,7 +377,9 @@ class VerificationSettings(Group):
     )
     warmup: int = setting(2, "Executions before timing.", legal=_WHOLE)
     iterations: int = setting(10, "Timed executions.", legal=_COUNT)
-    remeasure: int = setting(2, "... at most this many times.", legal=_WHOLE)
+    remeasure: int = setting(
+        2, "Most times that a latency is taken again while its samples differ by more than 1 %.", legal=_WHOLE
+    )
 
 
 @dataclass(frozen=True)

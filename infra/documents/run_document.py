@@ -125,7 +125,7 @@ class RunDocument:
     """That were begun."""
     conclusion: tuple[str, ...]
     """The result for people, as a run's last lines say it: how much faster, how it is verified, where the kernel lies.
-    None where the input kernel was never measured."""
+    Empty where the input kernel was never measured."""
     improved: bool
     speedup: float | None
     """The input kernel's latency over the best one's, timed side by side where that was done."""

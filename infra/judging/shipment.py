@@ -72,7 +72,8 @@ def judge_fingerprint(language: str = DEFAULT_LANGUAGE, tree: Path = TREE) -> st
     What a target times with is in its own fingerprint (`Toolchain.fingerprint`).
     """
     digest = hashlib.sha256()
-    paths = sorted(path for folder in _DECIDES for path in (tree / folder).rglob("*.py"))
+    kinds = ("*.py", "*.json")  # code, and the tables that it reads
+    paths = sorted(path for folder in _DECIDES for kind in kinds for path in (tree / folder).rglob(kind))
     named = [(path.relative_to(tree), path) for path in paths]
     known = installed()[0].get(language)
     if known is not None:

@@ -544,11 +544,11 @@ class SimulatorToolchain:
 
 
 def simulator_fingerprint(machine: str, calibration: Calibration | None) -> str:
-    """Of the machine, what it was calibrated to, every line of the simulator, and what it computes with."""
+    """Of the machine, what it was calibrated to, every line and table of the simulator, and what it computes with."""
     digest = hashlib.sha256(f"{machine} {np.__version__} {ml_dtypes.__version__}".encode())
     if calibration is not None:
         digest.update(repr(calibration.constants).encode())
-    for path in sorted((TREE / "nki_sim").rglob("*.py")):
+    for path in sorted(each for kind in ("*.py", "*.json") for each in (TREE / "nki_sim").rglob(kind)):
         digest.update(path.read_bytes())
     return f"sim-{machine}-{digest.hexdigest()[:12]}"
 

@@ -100,7 +100,7 @@ class RunSummary:
 
     @property
     def lineage(self) -> Lineage | None:
-        """None where the input kernel was never measured."""
+        """Empty where the input kernel was never measured."""
         if self.baseline is None or self.best is None:
             return None
         dropped = [attempt.id for attempt in self.attempts if attempt.last_check is not None]

@@ -60,7 +60,7 @@ class Measurement:
     interval: Interval
     """Where a device's latency lies, four times of five."""
     rests_on: tuple[str, ...]
-    """What the interval does, one line each."""
+    """What the interval rests on, one line each."""
     resource_us: dict[str, float] = field(default_factory=dict)
     """Time each engine and queue, and `dma` (the busiest DMA engine), must be busy at least."""
     cores: int = 1

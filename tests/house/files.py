@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from tests.house.structure import ROOT, TOP, modules
@@ -29,7 +30,9 @@ def page() -> str:
 
 
 def _first_line(path: Path) -> str:
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
+    """The docstring's first sentence."""
+    paragraph = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
+    return re.split(r"(?<=[.:;])\s*\n", paragraph)[0].replace("\n", " ")
 
 
 if __name__ == "__main__":

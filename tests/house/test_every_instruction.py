@@ -65,8 +65,8 @@ COUNTS_NONE = {
 
 def test_every_instruction_of_an_engine_is_exposed() -> None:
     issuing = set()
-    for info in pkgutil.iter_modules(nki_sim.isa.__path__):
-        module = importlib.import_module(f"nki_sim.isa.{info.name}")
+    for info in pkgutil.walk_packages(nki_sim.isa.__path__, "nki_sim.isa."):
+        module = importlib.import_module(info.name)
         for name, each in vars(module).items():
             if inspect.isfunction(each) and each.__module__ == module.__name__ and not name.startswith("_"):
                 if inspect.signature(each).return_annotation in ("Instruction", "NkiScalar", "VirtualRegister"):

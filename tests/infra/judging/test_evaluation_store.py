@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,8 +32,10 @@ from accelopt_core.evaluation import (
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, KnownProgram, Progress, TargetInfo
 from accelopt_core.task import ShapePreset, Task
 from infra.journal import JournalDamaged
+from infra.judging.shipment import TREE, judge_fingerprint
 from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.evaluations import Evaluations
+from infra.simulator import toolchain as simulator_toolchain
 from infra.targets.remembering import RememberingTarget
 from tests.infra.samples import measured
 
@@ -221,3 +224,17 @@ def test_a_damaged_record_is_named(remember: Remember, tmp_path: Path) -> None:
         path.write_text(damaged)
         with pytest.raises(JournalDamaged, match=f"{path.name}.*delete it to measure again"):
             evaluate(remembering, REQUEST)
+
+
+@pytest.mark.parametrize("changed", ["nki_sim/timing/intervals.json", "nki_sim/timing/cost.py"])
+def test_a_table_of_the_simulator_decides_as_much_as_its_code(tmp_path: Path, monkeypatch, changed: str) -> None:
+    """What either says is in an evaluation, so that one of before serves nobody after."""
+    tree = tmp_path / "tree"
+    shutil.copytree(TREE / "nki_sim", tree / "nki_sim", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(simulator_toolchain, "TREE", tree)
+    before = simulator_toolchain.simulator_fingerprint("trn2", None), judge_fingerprint(tree=tree)
+    judge_fingerprint.cache_clear()
+    (tree / changed).write_bytes((tree / changed).read_bytes() + b"\n")
+    after = simulator_toolchain.simulator_fingerprint("trn2", None), judge_fingerprint(tree=tree)
+    judge_fingerprint.cache_clear()
+    assert all(one != other for one, other in zip(before, after))
