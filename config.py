@@ -618,11 +618,15 @@ def from_document(document: Mapping[str, Any], source: str) -> Settings:
 def without_absent(document: Mapping[str, Any]) -> dict[str, Any]:
     """Without settings that earlier releases had, and without those of plugins that are not there now, where the
     document makes no use of them."""
-    tables = {group: table for group, table in document.items() if isinstance(table, Mapping)}
-    known_still = {
-        group: {key: value for key, value in table.items() if key not in RETIRED} for group, table in tables.items()
-    }
-    document = {**document, **known_still}
+    still: dict[str, Any] = {}
+    for group, table in document.items():
+        still[group] = table
+        if isinstance(table, Mapping):
+            old = {key.replace("_", "-"): value for key, value in table.items() if key.replace("_", "-") in RETIRED}
+            still[group] = {key: value for key, value in table.items() if key.replace("_", "-") not in RETIRED}
+            if roles := [f"{role}={old[f'{role}-model']}" for role in ROLES if old.get(f"{role}-model")]:
+                still[group]["role-models"] = roles
+    document = still
     known = {name.replace("-", "_") for spec in specs(GROUPS["run"]) for name in (*spec.names, spec.field)}
     run = document.get("run")
     if not isinstance(run, Mapping):

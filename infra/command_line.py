@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from infra.settings_reader import (
     SettingsError,
     add_flags,
     closest,
+    gone_now,
     read_document,
     read_environment,
     read_flags,
@@ -143,7 +145,11 @@ def read(
     file = _settings_file(parsed.config, environment, folder, usual=command != "mcp")
     if file is not None:
         try:
-            given |= read_document(GROUPS, without_absent(read_toml(file)), file.name, file.parent)
+            said = read_toml(file)
+            given |= read_document(GROUPS, without_absent(said), file.name, file.parent)
+            for key in [key for table in said.values() if isinstance(table, Mapping) for key in table]:
+                if gone := gone_now(key):
+                    print(f"{file.name}: {gone}", file=sys.stderr)
         except BadToml as error:
             raise SettingsError(str(error)) from None
     given |= read_environment(GROUPS, environment, folder, reserved=(CONFIG_VARIABLE,))

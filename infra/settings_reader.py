@@ -283,8 +283,8 @@ def read_keywords(groups: Mapping[str, type], values: Mapping[str, Any], folder:
     given = {}
     for key, value in values.items():
         if key.replace("_", "-") not in homes:
-            if key.replace("_", "-") in RETIRED:
-                raise SettingsError(_gone(key.replace("_", "-")))
+            if gone := gone_now(key):
+                raise SettingsError(gone)
             if _is_secret(key):
                 raise SettingsError(f"{key} is not a setting: {_KEYS_ARE_NOT_SETTINGS}")
             nearest = closest(key, [spec.name.replace("-", "_") for _, spec in homes.values()])
@@ -306,13 +306,13 @@ def _names(spec: Spec) -> tuple[str, ...]:
     return *spec.names, spec.field.replace("_", "-")
 
 
-def _gone(name: str) -> str:
-    return f"{name} is no setting any more: {RETIRED[name]}"
+def gone_now(key: str) -> str:
+    """What to say of a setting of earlier releases; empty of any other."""
+    name = key.replace("_", "-")
+    return f"{name} is no setting any more: {RETIRED[name]}" if name in RETIRED else ""
 
 
 def _unknown_key(groups: Mapping[str, type], group: str, key: str) -> str:
-    if key.replace("_", "-") in RETIRED:
-        return _gone(key.replace("_", "-"))
     if _is_secret(key):
         return f"{key} is not a setting: {_KEYS_ARE_NOT_SETTINGS}"
     plain = key.replace("_", "-")
@@ -402,8 +402,8 @@ def read_flags(groups: Mapping[str, type], parsed: argparse.Namespace, folder: P
 def unknown_flag(text: str, groups: Mapping[str, type], others: Sequence[str]) -> SettingsError:
     """Names the flag without its value, which could be a secret."""
     flag = text.split("=", 1)[0]
-    if flag.removeprefix("--") in RETIRED:
-        return SettingsError(_gone(flag.removeprefix("--")))
+    if gone := gone_now(flag.removeprefix("--")):
+        return SettingsError(gone)
     if _is_secret(flag):
         return SettingsError(f"{flag} is not a flag: {_KEYS_ARE_NOT_SETTINGS}")
     nearest = closest(flag, [spec.flag for kind in groups.values() for spec in specs(kind)] + list(others))

@@ -183,6 +183,9 @@ MISTAKES = [
     ("--run-id ../x", None, {}, "--run-id: '../x'"),
     ("--patien 5", None, {}, "unknown flag --patien: did you mean --patience?"),  # no guessing at abbreviations
     ("--round 5", None, {}, "--round: only `show and apply` has it"),
+    ("--ssh-port 22", None, {}, "ssh-port is no setting any more: write HOST:PORT"),
+    ("--planner-model x", None, {}, "write --role-models planner=NAME"),
+    ("--role-models chef=x", None, {}, "--role-models: 'chef': write ROLE=NAME"),
     # words
     ("runs x", None, {}, "'x' is one word too many"),
     ("kernels/mine", None, {}, "for a file write --kernel kernels/mine"),

@@ -165,7 +165,7 @@ def test_a_package_whose_import_fails_is_not_a_route(tmp_path: Path) -> None:
         ({"devices": 0}, "", "auto", "no Neuron device in .*aws-neuronx-dkms"),
         ({}, "neuron-explorer", "auto", "neither neuron-explorer nor neuron-profile .*aws-neuronx-tools"),
         ({}, "neuron-ls", "auto", f"type unknown: {', '.join(MACHINES)} are known"),
-        ({"site": ()}, "", "auto", ".*".join(f"{route.name}: " for route in ROUTES)),
+        ({"site": ()}, "", None, ".*".join(f"{route.name}: " for route in ROUTES)),
         ({}, "", "torch-xla", "torch-xla: .*torch is not installed"),
         ({}, "", "warp", "no route is named 'warp'"),
     ],
