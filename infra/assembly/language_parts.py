@@ -41,6 +41,13 @@ class Tracer(Protocol):
         """Raises CandidateFault and ToolchainMissing."""
         ...
 
+    def loaded_as(
+        self, source: str, specs: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings
+    ) -> tuple[str, ...]:
+        """Of each array the dtype of the tile that it is loaded into first; empty where nothing tells. Raises as
+        `outputs` does."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -65,6 +65,18 @@ class OnSimulator:
         program = self._simulator.compile(source, specs, timeout_s, around).program
         return tuple((str(each.dtype), tuple(size for _, size in each.pattern)) for each in program.outputs)
 
+    def loaded_as(
+        self, source: str, specs: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings
+    ) -> tuple[str, ...]:
+        program = self._simulator.compile(source, specs, timeout_s, around).program
+        found: dict[int, str] = {}
+        for number, start in zip(program.template_ids, program.operand_starts):
+            dst, *sources = program.templates[number].operands
+            for at, each in enumerate(sources, 1):
+                if each.access == "r" and not each.region.on_chip:
+                    found.setdefault(int(program.operand_data[start + at, 0]), str(dst.dtype))
+        return tuple(found.get(each.allocation, "") for each in program.inputs)
+
     def close(self) -> None:
         self._simulator.close()
 

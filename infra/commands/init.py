@@ -227,26 +227,44 @@ class _Tracing:
                     break
             else:
                 return None
-        return None if outputs is None else self._of_shared_sizes(begun, arrays, outputs)
+        return None if outputs is None else self._settled(begun, arrays)
 
-    def _of_shared_sizes(self, found: Arguments, arrays: Sequence[Parameter], outputs: Outputs) -> Arguments:
-        """With another array's sizes for each whose own nobody names, where the kernel traces with them as well."""
-        for at, array in enumerate(arrays):
-            own = found.names[at]
-            if own is None or own != _made_up(array, len(own)):
-                continue
-            for names in dict.fromkeys(found.names):
-                if names is None or names == own or len(names) != len(own) or self.is_over:
-                    continue
-                shared = (*found.names[:at], names, *found.names[at + 1 :])
-                left = {
-                    name: size for name, size in found.sizes.items() if any(name in (each or ()) for each in shared)
-                }
-                fewer = replace(found, names=shared, sizes=left)
-                if (told := self.outputs(fewer)) is not None:
-                    found, outputs = fewer, told
+    def _settled(self, found: Arguments, arrays: Sequence[Parameter]) -> Arguments:
+        """Each step where the kernel still traces: types as tiles have them that arrays are loaded into; sizes that
+        nobody names at 1, or at the least that another has; then the name of the size that they grow with, or another
+        array's names."""
+
+        def traces(changed: Arguments) -> bool:
+            return not self.is_over and self.outputs(changed) is not None
+
+        loaded = iter(self._tracer.loaded_as(self._source, found.specs, _TRACE_S, self._around))
+        for at, names in enumerate(found.names):
+            dtype = next(loaded, "") if names is not None else ""
+            typed = replace(found, dtypes=(*found.dtypes[:at], dtype, *found.dtypes[at + 1 :]))
+            found = typed if dtype not in ("", found.dtypes[at]) and traces(typed) else found
+        possible = [name for each, names in zip(arrays, found.names) for name in _made_up(each, len(names or ()))]
+        made_up = [name for name in possible if name in found.sizes]
+        for name in made_up:
+            for size in sorted({1, *found.sizes.values()}):
+                if size >= found.sizes[name] or traces(_with_sizes(found, {name: size})):
+                    found = _with_sizes(found, {name: min(size, found.sizes[name])})
                     break
-        return self.described(found, outputs)
+        for known in [each for each in found.sizes if each not in made_up]:
+            same = [name for name in made_up if found.sizes.get(name) == found.sizes[known]]
+            twice = {known: 2 * found.sizes[known]}
+            together = _renamed(found, dict.fromkeys(same, known))
+            if same and not traces(_with_sizes(found, twice)) and traces(_with_sizes(together, twice)):
+                without = {name: [each for each in same if each != name] for name in same}
+                held = {name: _renamed(found, dict.fromkeys(rest, known)) for name, rest in without.items()}
+                tied = [name for name, other in held.items() if not traces(_with_sizes(other, twice))]
+                found = _renamed(found, dict.fromkeys(tied, known))
+        for own in found.names:
+            for names in dict.fromkeys(found.names) if own and {*own} <= {*made_up} else ():
+                if names and own and names != own and _shape(found, names) == _shape(found, own):
+                    found = _renamed(found, dict(zip(own, names)))
+                    break
+        outputs = self.outputs(found)
+        return found if outputs is None else self.described(found, outputs)
 
     def described(self, found: Arguments, outputs: Outputs) -> Arguments:
         """With the outputs' sizes by name: those of the argument that they grow with."""
@@ -358,6 +376,16 @@ def _changed(here: Arguments, arrays: Sequence[Parameter], complaint: str) -> It
 
 def _with_sizes(here: Arguments, sizes: Mapping[str, int]) -> Arguments:
     return replace(here, sizes={**here.sizes, **sizes})
+
+
+def _shape(here: Arguments, names: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(here.sizes[name] for name in names)
+
+
+def _renamed(here: Arguments, names: Mapping[str, str]) -> Arguments:
+    shapes = tuple(None if each is None else tuple(names.get(name, name) for name in each) for each in here.names)
+    left = dict.fromkeys(name for each in shapes for name in each or ())
+    return replace(here, names=shapes, sizes={name: here.sizes[name] for name in left})
 
 
 def _made_up(array: Parameter, rank: int) -> tuple[str, ...]:
