@@ -64,6 +64,9 @@ OWN_FLAGS: Mapping[str, tuple[tuple[Command, ...], Mapping[str, Any], str]] = {
 }  # fmt: skip
 """Of one command or two and no settings: which those are, how argparse takes them, what they are for."""
 
+_OFFERED = ["--config", JSON_FLAG, *(OWN_FLAGS.keys() - {"--round"}), "--version", "--help", "--help-all"]
+"""For a flag that is none; `--rounds` is meant more often than `--round`."""
+
 _WHERE_IT_KEEPS = f"""
 Results are kept in `checkpoints` in the current folder; what was learned and calibrations, for all folders, in
 ${DATA_VARIABLE}/{DATA_FOLDER}, or without that variable in ~/.local/share/{DATA_FOLDER}.
@@ -138,7 +141,7 @@ def read(
     parsed, rest = parser().parse_known_args(list(arguments))
     for word in rest:
         if word.startswith("-"):
-            raise unknown_flag(word, GROUPS, ["--config", JSON_FLAG, *OWN_FLAGS, "--version", "--help", "--help-all"])
+            raise unknown_flag(word, GROUPS, _OFFERED)
     is_demo, (command, words) = rest[:1] == [DEMO], _command(rest)
     given: dict[tuple[str, str], Given] = {}
     # A file in the folder that an agent works in is the agent's word as well, and this one is for the server's user.
@@ -235,6 +238,7 @@ def _without_scheme(host: str) -> str:
 
 
 _MEANT_AS_RUN = ("optimize", "optimise", "start")
+_MEANT = {"help": "--help", "list": "runs", "ls": "runs", "test": "evaluate", "verify": "evaluate", "check": "evaluate"}
 
 
 def _host(word: str) -> str:
@@ -245,7 +249,7 @@ def _host(word: str) -> str:
         raise SettingsError(f"{word!r} is neither a host (USER@HOST) nor a command: see --help")
     if word in _MEANT_AS_RUN:
         raise SettingsError(f"{word!r} is no command: a kernel's file alone is enough (a host: --host {word})")
-    nearest = closest(word, COMMANDS)
+    nearest = _MEANT.get(word) or closest(word, (*COMMANDS, DEMO))
     if nearest and "." not in word and "@" not in word:
-        raise SettingsError(f"{word!r}: did you mean the command {nearest}? (a host of that name: --host {word})")
+        raise SettingsError(f"{word!r}: did you mean {nearest}? (a host of that name: --host {word})")
     return word

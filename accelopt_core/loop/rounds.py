@@ -404,7 +404,9 @@ class Loop:
                     self._tell(PlanMade(number, plan, each.lane))
                     lanes.append(Lane(each, replace(parted, sample=sample, samples=of), plan, asked, each_s))
                 by = f"{asked}: " if asked else ""
-                self._steps.note(place, Step.PLAN, f"{by}{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
+                self._steps.note(
+                    place, Step.PLAN, f"{by}{plan.title} (expects to gain {plan.expected_gain_us:,.1f} µs)"
+                )
         if not lanes and nothing is not None:
             raise nothing
         return _counted(lanes)

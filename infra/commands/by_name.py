@@ -335,7 +335,10 @@ def apply(invocation: config.Invocation, answer: Answer) -> int:
         wanted = (("--tool", invocation.tool), ("--site", invocation.site), ("--output", output))
     for flag, given in wanted:
         if not given:
-            raise SettingsError(f"apply: {flag} is missing: a change has a tool and a site on the menu, and a new file")
+            what = (
+                "the new file" if invocation.from_run else "a change has a tool and a site on the menu, and a new file"
+            )
+            raise SettingsError(f"apply: {flag} is missing: {what}")
     assert output is not None
     folder, overwrite = Folder(output.parent), invocation.overwrite
     if invocation.from_run:

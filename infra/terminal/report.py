@@ -380,6 +380,7 @@ def kernel_after(summary: RunSummary, round: int | None) -> Candidate:
         raise SettingsError(f"run {summary.manifest.run_id} ended before its input kernel was measured")
     if round is None:
         return summary.best.candidate
+    _check_round(summary, round)
     stood = summary.baseline.candidate
     for each in summary.attempts:
         improved = each.outcome is Outcome.IMPROVED and each.last_check is None
@@ -388,12 +389,16 @@ def kernel_after(summary: RunSummary, round: int | None) -> Candidate:
     return stood
 
 
+def _check_round(summary: RunSummary, number: int) -> None:
+    done = max((each.round for each in summary.attempts), default=0)
+    if not 1 <= number <= done:
+        raise SettingsError(f"round {number}: run {summary.manifest.run_id} has rounds 1 to {done}")
+
+
 def print_round(console: Console, summary: RunSummary, number: int) -> None:
     """What one round tried, each with its plan, what became of it, and its change. Raises SettingsError."""
+    _check_round(summary, number)
     tried = [each for each in summary.attempts if each.round == number]
-    if not tried:
-        done = max((each.round for each in summary.attempts), default=0)
-        raise SettingsError(f"round {number}: run {summary.manifest.run_id} has rounds 1 to {done}")
     sources = {each.id: each.candidate.source for each in summary.attempts if each.candidate is not None}
     if summary.baseline is not None:
         sources[summary.baseline.candidate.id] = summary.baseline.candidate.source

@@ -169,7 +169,7 @@ def test_a_run_of_an_earlier_release_with_one_host_or_none_can_be_resumed(stored
 
 MISTAKES = [
     # flags
-    ("--roundz 5", None, {}, "unknown flag --roundz: did you mean --round"),
+    ("--roundz 5", None, {}, "unknown flag --roundz: did you mean --rounds?"),
     ("--frobnicate", None, {}, "unknown flag --frobnicate: see --help"),
     ("--rounds", None, {}, "--rounds: expected one argument"),
     ("--rounds abc", None, {}, "--rounds: 'abc' is not a whole number"),
@@ -190,8 +190,10 @@ MISTAKES = [
     ("runs x", None, {}, "'x' is one word too many"),
     ("kernels/mine", None, {}, "for a file write --kernel kernels/mine"),
     ("mine.py --kernel yours.py", None, {}, "a kernel is named already"),
+    ("demoo", None, {}, "did you mean demo?"),
+    ("list", None, {}, "did you mean runs?"),
     ("demo --task silu", None, {}, "demo: it has its own task"),
-    ("dcotor", None, {}, "did you mean the command doctor?"),
+    ("dcotor", None, {}, "did you mean doctor?"),
     ("optimise", None, {}, "a kernel's file alone is enough"),
     # the file
     ("", "[run]\nroundz = 5", {}, "nki-optimizer.toml: unknown setting [run] roundz: did you mean [run] rounds?"),

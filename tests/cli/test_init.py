@@ -83,7 +83,7 @@ def test_a_number_nobody_knows_is_a_todo_and_a_default_is_said(tmp_path, capsys)
     assert init(capsys, tmp_path / "norm.py")[0] == 0
     text = (tmp_path / "norm_reference.py").read_text()
     names = names_of(tmp_path / "norm_reference.py")
-    assert names["N"] == 512 and "# gain [GAIN_0]" in text and "out_dtype='float32'" in text
+    assert names["N"] == 512 and "# gain [N]" in text and "out_dtype='float32'" in text
     with pytest.raises(NotImplementedError, match="TODO: count = its value"):
         names["get_inputs"]()
     filled = text.replace(next(line for line in text.splitlines() if "count = " in line), "    count = 3")

@@ -112,7 +112,7 @@ def test_a_round_is_looked_at_and_what_stood_after_it_taken(tmp_path: Path) -> N
     summary = summary_of(finished_run(tmp_path))
     text = text_of(lambda console: print_round(console, summary, 1), width=120)
     assert "r001t1 from input" in text and "+line_7 = 70" in text and "r002" not in text
-    assert kernel_after(summary, 0).source == BEFORE and kernel_after(summary, 2).source == AFTER
+    assert kernel_after(summary, 1).source == kernel_after(summary, 2).source == AFTER
     with pytest.raises(SettingsError, match="rounds 1 to 3"):
         print_round(Console(), summary, 9)
 
