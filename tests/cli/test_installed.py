@@ -119,9 +119,10 @@ def test_a_run_leaves_its_results_with_the_user_and_nothing_in_the_installation(
 def test_help_names_the_command_and_where_things_are_kept(environment: Path, tmp_path: Path) -> None:
     said = start(environment, tmp_path, "nki-optimizer", "--help").stdout
     assert said.startswith("usage: nki-optimizer ") and "$XDG_DATA_HOME/nki-optimizer" in said
-    assert str(tmp_path / "work" / "checkpoints") in "".join(said.split())
+    whole = start(environment, tmp_path, "nki-optimizer", "--help-all").stdout
+    assert str(tmp_path / "work" / "checkpoints") in "".join(whole.split())
     explained = start(environment, tmp_path, "nki-optimizer", "explain", "--help").stdout
-    for text in (said, explained):
+    for text in (said, whole, explained):
         assert "orchestrator.py" not in text and "run.sh" not in text
     wrong = start(environment, tmp_path, "nki-optimizer", "--kernel", "nowhere.py")
     assert wrong.returncode == 2 and wrong.stderr.startswith("nki-optimizer: ")
