@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST_S = 900.0
@@ -54,7 +55,7 @@ class Mutant:
     change: str
 
 
-SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
+SWAPPED: dict[type[ast.AST], Any] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
@@ -84,15 +85,15 @@ def _is_own(node: ast.AST, statement: ast.stmt) -> bool:
 
 def _changed(node: ast.AST) -> bool:
     if isinstance(node, (ast.BinOp, ast.AugAssign, ast.BoolOp)) and type(node.op) in SWAPPED:
-        node.op = SWAPPED[type(node.op)]()  # type: ignore[assignment]
+        node.op = SWAPPED[type(node.op)]()
     elif isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPPED:
-        node.ops[0] = SWAPPED[type(node.ops[0])]()  # type: ignore[call-overload]
+        node.ops[0] = SWAPPED[type(node.ops[0])]()
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
         node.value = not node.value
     elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
         node.value += 1
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        node.op = ast.UAdd()  # `+x` of what is true or false is as true as that
+        node.operand = ast.UnaryOp(ast.Not(), node.operand)  # not not x: as true as x, and never an error
     else:
         return False
     return True

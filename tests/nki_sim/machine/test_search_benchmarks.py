@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,9 +166,10 @@ def test_on_the_recorded_grids_it_costs_little_and_the_page_says_so(tmp_path: Pa
     assert "old" not in text and text.partition(screening.BEGIN)[2].partition(screening.END)[0] in shipped
 
 
-def outcome(number: int, predicted: float | None, measured: float | None, **more: object) -> Outcome:
-    given: dict[str, object] = {"family": "f", "grid": "g", **more}
-    return Outcome(f"X{number}", what="", measured=measured, predicted=predicted, **given)  # type: ignore[arg-type]
+def outcome(number: int, predicted: float | None, measured: float | None, **more: Any) -> Outcome:
+    return Outcome(
+        f"X{number}", **{"family": "f", "grid": "g", **more}, what="", measured=measured, predicted=predicted
+    )
 
 
 def test_a_refusal_is_counted_against_the_model_and_its_time_against_the_choice() -> None:
