@@ -167,9 +167,8 @@ def test_on_the_recorded_grids_it_costs_little_and_the_page_says_so(tmp_path: Pa
 
 
 def outcome(number: int, predicted: float | None, measured: float | None, **more: Any) -> Outcome:
-    return Outcome(
-        f"X{number}", **{"family": "f", "grid": "g", **more}, what="", measured=measured, predicted=predicted
-    )
+    given = {"family": "f", "grid": "g", **more}
+    return Outcome(f"X{number}", what="", measured=measured, predicted=predicted, **given)
 
 
 def test_a_refusal_is_counted_against_the_model_and_its_time_against_the_choice() -> None:
