@@ -186,6 +186,19 @@ def patched_module(source: SourceFile) -> Found:
                 yield node, f"assigns to {source.dotted(target)}, which is not the kernel's"
 
 
+_ENVIRONMENT = {"environ", "environb", "putenv", "unsetenv"}
+
+
+@rule
+def environment(source: SourceFile) -> Found:
+    """Variables that a compiler reads, such as NEURON_CC_FLAGS: a kernel that sets one is compiled by other rules."""
+    for node in ast.walk(source.tree):
+        by_text = isinstance(node, ast.Constant) and node.value in _ENVIRONMENT
+        names = isinstance(node, (ast.Attribute, ast.Name)) and source.dotted(node) in {f"os.{n}" for n in _ENVIRONMENT}
+        if by_text or names:
+            yield node, "reads or sets variables of the environment"
+
+
 STDLIB_REACH = {"os", "sys", "builtins", "ctypes", "gc", "inspect", "importlib", "subprocess", "ctypeslib", "threading"}
 """Modules of Python's that others carry along as attributes."""
 

@@ -29,6 +29,8 @@ FOUND = [
     ("computed-attribute", kernel("z = getattr(nisa, 'a' + 'b')")),
     ("computed-attribute", kernel("setattr(np, 'square', None)")),
     ("patched-module", kernel("pass", "np.square = abs")),
+    ("environment", kernel("pass", "import os as o\no.environ['NEURON_CC_FLAGS'] = '--auto-cast all'")),
+    ("environment", kernel("pass", "import os\ngetattr(os, 'putenv')('NEURON_CC_FLAGS', '--auto-cast all')")),
     ("simulator-internals", kernel("z = np.ctypeslib.ctypes")),
     ("behind-a-neighbour", kernel("z = files.getcwd()", "from .helpers import os as files")),
     ("host-computation", kernel("z = np.matmul(x, x)")),

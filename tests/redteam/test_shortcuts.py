@@ -99,6 +99,21 @@ def changed(name: str, old: str, new: str) -> str:
     return source.replace(old, new)
 
 
+DEBUG = 'import os\n\nos.environ["NEURON_FRAMEWORK_DEBUG"] = "1"\n'
+
+
+def test_another_variable_for_the_compiler_is_refused_and_the_users_own_is_not(target: LocalTarget) -> None:
+    """A file of the user's that sets one is no licence to have the kernel compiled with other arithmetic."""
+    task, source = load_seed("silu").task(), load_seed("silu").kernel_source
+    small = replace(task, presets=task.presets[:1])
+    for setting, right in ((DEBUG, True), (DEBUG.replace("FRAMEWORK_DEBUG", "CC_FLAGS"), False)):
+        changed_one = Candidate("c", setting + source + "\n# changed\n", "input")
+        request = EvaluationRequest(small, changed_one, original=Candidate("input", DEBUG + source))
+        result = target.evaluate(request, lambda step, detail: None)
+        assert isinstance(result, Measured) is right, explain(result)
+        assert right or "environment" in explain(result)
+
+
 @pytest.mark.parametrize("name", SHORTCUTS)
 def test_a_shortcut_is_rejected(target: LocalTarget, name: str) -> None:
     result = judged(target, SHORTCUTS[name][0], changed(*SHORTCUTS[name]))
