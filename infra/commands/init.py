@@ -258,6 +258,15 @@ class _Tracing:
                 held = {name: _renamed(found, dict.fromkeys(rest, known)) for name, rest in without.items()}
                 tied = [name for name, other in held.items() if not traces(_with_sizes(other, twice))]
                 found = _renamed(found, dict.fromkeys(tied, known))
+        for name in [each for each in made_up if each in found.sizes]:  # where twice as much is more than there may be
+            half = found.sizes[name] // 2
+            for known in [
+                each for each, size in found.sizes.items() if half and size == 2 * half and each not in made_up
+            ]:
+                less = _with_sizes(found, {name: half})
+                if not traces(less) and traces(_with_sizes(less, {known: half})):
+                    found = _renamed(found, {name: known})
+                    break
         for own in found.names:
             for names in dict.fromkeys(found.names) if own and {*own} <= {*made_up} else ():
                 if names and own and names != own and _shape(found, names) == _shape(found, own):

@@ -147,6 +147,45 @@ def test_sizes_are_called_what_the_kernel_calls_them(body: str, sizes: tuple[obj
     assert [each.default for each in found.parameters] == [None, None, None, "1", "'a'"]
 
 
+ROUTER = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def router(x, gain, w_q):
+    T, D = x.shape
+    E = w_q.shape[1]
+    out = nl.ndarray((T, E), dtype=nl.float32, buffer=nl.shared_hbm)
+    row = nl.ndarray((1, D), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=row, src=gain[0:1, 0:D])
+    narrow = nl.ndarray((D, E), dtype=nl.int8, buffer=nl.sbuf)
+    nisa.dma_copy(dst=narrow, src=w_q[0:D, 0:E])
+    wide = nl.ndarray((D, E), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=wide, src=narrow)
+    turned = nl.ndarray((D, T), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_transpose(dst=turned, src=x[0:T, 0:D])
+    product = nl.ndarray((T, E), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=product, stationary=turned, moving=wide)
+    tile = nl.ndarray((T, E), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=tile, src=product)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+"""
+
+
+def test_types_are_those_of_tiles_and_sizes_go_with_what_they_grow_with(tmp_path, capsys) -> None:
+    """A row is no matrix, int8 weights are no float32, and a weight's rows are the columns of what it multiplies."""
+    (tmp_path / "router.py").write_text(ROUTER)
+    status, _, errors = init(capsys, tmp_path / "router.py", "--function", "router")
+    assert status == 0, errors
+    text = (tmp_path / "router_reference.py").read_text()
+    names = names_of(tmp_path / "router_reference.py")
+    assert "# x [T, D]" in text and "# gain [GAIN_0, D]" in text and "# w_q [D, E]" in text
+    assert names["GAIN_0"] == 1 and [each.dtype for each in names["get_inputs"]()] == ["float32", "float32", "int8"]
+
+
 ODD = """
 import nki
 import nki.isa as nisa
