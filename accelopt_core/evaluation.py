@@ -202,7 +202,7 @@ class CheckFailure:
             f"{self.reason} (seed {self.seed}, shape {self.preset}, inputs {self.distribution}, output {self.output})"
         ]
         if self.rel_l2 is not None and self.tolerance is not None:
-            parts.append(f"relative L2 {self.rel_l2:.3g} > {self.tolerance:.3g}")
+            parts.append(f"relative L2 {self.rel_l2:.3g}, over its limit of {self.tolerance:.3g}")
         if self.worst_index is not None:
             parts.append(f"worst at {list(self.worst_index)}: expected {self.expected:.6g}, got {self.got:.6g}")
         if self.limit:
@@ -309,13 +309,13 @@ class Likely:
     level: float
     """In which share of the cases; 0 where the range is a choice, since nothing was measured."""
     rests_on: tuple[str, ...]
-    """One line each, e.g. `13 % of this time is priced by priors: GpSimd tensor_tensor`."""
+    """One line each, e.g. `13 % of this time is a guess that no measurement checks: GpSimd tensor_tensor`."""
 
     @property
     def sure(self) -> str:
-        """`80 % sure: 21 measured kernels of less than 100 us, of 3 families`."""
+        """`a range that held 80 % of 21 measured kernels of less than 100 us, of 3 families`."""
         said = "; ".join(self.rests_on)
-        return f"{100 * self.level:.0f} % sure: {said}" if self.level else said
+        return f"a range that held {100 * self.level:.0f} % of {said}" if self.level else said
 
 
 class Finding(str, Enum):
@@ -474,8 +474,8 @@ _PROVED = {
     (Property.COVERAGE, Finding.HELD): "every output element proved written",
     (Property.COVERAGE, Finding.REFUTED): "NOT every output element is written",
     (Property.COVERAGE, Finding.NOT_PROVABLE): "whether every output element is written is not provable",
-    (Property.ERROR_BOUND, Finding.HELD): "narrow types bounded within the tolerance",
-    (Property.ERROR_BOUND, Finding.REFUTED): "narrow types NOT within the tolerance",
+    (Property.ERROR_BOUND, Finding.HELD): "no type narrower than float32 rounds beyond the tolerance",
+    (Property.ERROR_BOUND, Finding.REFUTED): "a type narrower than float32 ROUNDS beyond the tolerance",
     (Property.EQUIVALENCE, Finding.HELD): "proved equal to the input kernel up to reassociation",
     (Property.EQUIVALENCE, Finding.REFUTED): "NOT the input kernel's formula",
     (Property.EQUIVALENCE, Finding.NOT_PROVABLE): "equality with the input kernel is not provable",
@@ -518,7 +518,9 @@ def explain(evaluation: Evaluation) -> str:
         case Untimed(said=said):
             return f"right, but not timed: {said}"
         case Measured() as measured:
-            return f"{measured.label}{timed(measured)}, {measured.percent_of_peak:.1f} % of peak"
+            bounds = measured.profile.bounds
+            of = "the bound" if bounds.source != "trace" else "what its own work takes at least"
+            return f"{measured.label}{timed(measured)}, {measured.percent_of_peak:.1f} % of {of}"
 
 
 class Timed(Protocol):

@@ -153,7 +153,9 @@ class ShapePreset:
                 raise ValueError(f"shape constant {key}={value}: need an identifier and a positive size")
 
     def describe(self) -> str:
-        return " ".join(f"{key}{value}" for key, value in self.values) or self.name
+        """`M512 N1024`; `weight_0=1` where the name itself ends with a digit."""
+        said = (f"{key}={value}" if key[-1].isdigit() else f"{key}{value}" for key, value in self.values)
+        return " ".join(said) or self.name
 
 
 @dataclass(frozen=True)

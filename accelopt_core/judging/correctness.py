@@ -228,7 +228,7 @@ class Verifier:
         preset = self.compiled.preset
         return (
             f"{preset.name} ({preset.describe()}): {count(draws)}, "
-            f"worst relative L2 {worst:.2g} <= {self.request.task.tolerance:.2g}"
+            f"worst relative L2 {worst:.2g}, within TOLERANCE {self.request.task.tolerance:.2g}"
             + (f" + {rounding:.2g} by its type" if rounding else "")
             + (f"; rows beyond float32, left out: {', '.join(dict.fromkeys(left_out))}" if left_out else "")
             + (f"; left out, since the reference fails on them: {', '.join(undefined)}" if undefined else "")

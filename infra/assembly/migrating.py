@@ -25,7 +25,7 @@ from infra.judging import wire
 from infra.judging.shipment import TREE
 from infra.tasks.reference_reader import TaskInvalid
 from nki_sim.beta1 import running
-from nki_sim.lint import LATEST, check_source
+from nki_sim.lint import VERSIONS, check_source
 from nki_sim.lint.kernel_source import top_level
 from nki_sim.migrate import proving
 from nki_sim.migrate.command import Dialect, Unclear, dialect_of, migrate_file, only_kernel
@@ -63,8 +63,15 @@ def outdated(source: str) -> Outdated | None:
         return None
     if dialect is Dialect.BETA1:
         return Outdated(dialect.value, only_in_old_sdks=True)
-    refused = any(finding.severity == "error" for finding in check_source(source, LATEST))
-    return Outdated(dialect.value, only_in_old_sdks=False) if dialect is Dialect.PARSER and refused else None
+    if dialect is not Dialect.PARSER:
+        return None
+    *older, newest = (not _refused(source, version) for version in VERSIONS)
+    is_old = not newest and any(older)  # what none of them reads is no matter of versions
+    return Outdated(dialect.value, only_in_old_sdks=False) if is_old else None
+
+
+def _refused(source: str, version: str) -> bool:
+    return any(finding.severity == "error" for finding in check_source(source, version))
 
 
 def rewrite(kernel: Path, source: str, task: Task) -> Rewritten:

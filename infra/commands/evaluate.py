@@ -27,6 +27,7 @@ from infra.runs.run_folder import find_run
 from infra.settings_reader import SettingsError
 from infra.tasks.kernel_file import kernel_text
 from infra.tasks.plain_reference import Inputs
+from infra.tasks.seed_index import TaskNotFound, find_reference
 from infra.terminal.rejected import may_be_narrow
 from infra.terminal.started_as import raised_as_here, started_as
 from infra.terminal.wording import printable
@@ -70,7 +71,7 @@ def evaluation(
 
     Whatever is wrong with the kernel is in the verdict; raises what `evaluate` raises.
     """
-    problem = problem_of(settings)
+    problem = _with_a_reference(settings, original)
     before, is_input = _made_from(problem, original)
     info, result = evaluated(settings, problem, progress, is_input=is_input, original=before)
     document = evaluation_document(kernel, problem.task, info, result)
@@ -81,6 +82,17 @@ def evaluation(
         return replace(document, said=f"{document.said}; {_LEFT_OUT}")
     narrow = may_be_narrow(failure, problem.task.precision) if failure is not None and original is None else ""
     return replace(document, said=f"{document.said}; {started_as(narrow)}") if narrow else document
+
+
+def _with_a_reference(settings: config.Settings, original: Path | None) -> Problem:
+    """The original's reference, where the kernel has none of its own. Raises as `problem_of`."""
+    try:
+        return problem_of(settings)
+    except TaskNotFound:
+        if original is None or settings.run.problem is not None:
+            raise
+    adopted = find_reference(original).reference
+    return problem_of(replace(settings, run=replace(settings.run, problem=adopted)))
 
 
 def _beside(

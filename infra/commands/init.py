@@ -420,6 +420,9 @@ def skeleton(kernel: str, signature: Signature, arguments: Arguments | None, *, 
     """
     taken = {*KNOWN_FUNCTIONS, *DECLARATIONS}
     lines = [f'"""What {kernel} must compute. Written by `init`: fill in each TODO (docs/tasks.md)."""', ""]
+    if arguments is not None:
+        ones = [name for name, size in arguments.sizes.items() if size == 1 and re.search(r"_\d+$", name)]
+        arguments = _renamed(replace(arguments, sizes={**arguments.sizes, "1": 1}), dict.fromkeys(ones, "1"))
     if arguments is not None and any(not _is_numpy(dtype) for dtype in arguments.dtypes):
         lines += ["import ml_dtypes"]
     lines += ["import numpy as np", ""]
@@ -427,7 +430,7 @@ def skeleton(kernel: str, signature: Signature, arguments: Arguments | None, *, 
         for name, size in arguments.sizes.items():
             if name in taken:
                 raise TaskInvalid(f"{kernel}: it calls a size {name}, which a reference means otherwise: rename it")
-            lines.append(f"{name} = {size}")
+            lines += [f"{name} = {size}"] if name != "1" else []
         lines += [*_declared(arguments), ""]
     lines += ["", "def get_inputs():"]
     lines += _inputs(signature, arguments)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from accelopt_core.evaluation import Likely, Measured
@@ -61,7 +61,7 @@ class SuiteTable:
     missing: dict[str, str]
     """Tasks without a row, with the reason."""
     seconds: float = 0.0
-    """Of all runs together, each from its beginning to its end."""
+    """That passed while any run was under way."""
     caveat: str = ""
     """As `Measured.caveat`."""
 
@@ -168,7 +168,7 @@ def latest_suite(checkpoints: Path, tasks: Sequence[str]) -> str:
 
 def table_of_runs(checkpoints: Path, suite_id: str, tasks: Sequence[str]) -> SuiteTable:
     """What the suite's runs came to so far. Raises RunNotFound when none has begun, JournalError for damage."""
-    rows, missing, seconds = [], {}, 0.0
+    rows, missing, worked = [], {}, []
     of: Measured | None = None
     peaks = ""
     for task in tasks:
@@ -179,8 +179,7 @@ def table_of_runs(checkpoints: Path, suite_id: str, tasks: Sequence[str]) -> Sui
             continue
         manifest, winner = folder.manifest(), folder.winner()
         of, peaks = baseline.result, language_named(manifest.language).peaks(manifest.target.machine)
-        begin, end = (datetime.fromisoformat(text) for text in (manifest.created, manifest.updated))
-        seconds += (end - begin).total_seconds()
+        worked.append((datetime.fromisoformat(manifest.created), datetime.fromisoformat(manifest.updated)))
         improved = winner is not None and winner.candidate.id != baseline.candidate.id
         bounds = baseline.result.profile.bounds
         rows.append(
@@ -193,4 +192,13 @@ def table_of_runs(checkpoints: Path, suite_id: str, tasks: Sequence[str]) -> Sui
         )  # fmt: skip
     if of is None:
         raise RunNotFound(f"no run of suite {suite_id} in {checkpoints} has measured anything yet")
-    return SuiteTable(of.machine, of.simulated, peaks, tuple(rows), missing, seconds, of.caveat)
+    return SuiteTable(of.machine, of.simulated, peaks, tuple(rows), missing, _elapsed(worked), of.caveat)
+
+
+def _elapsed(worked: Sequence[tuple[datetime, datetime]]) -> float:
+    """Seconds in which any of them was under way."""
+    seconds, until = 0.0, datetime.min.replace(tzinfo=timezone.utc)
+    for begin, end in sorted(worked):
+        seconds += max(0.0, (end - max(begin, until)).total_seconds())
+        until = max(until, end)
+    return seconds

@@ -307,7 +307,12 @@ def _normal(shape: tuple[int, ...], kind: np.dtype) -> str:
     return f"_np.random.normal(size={shape}).astype({_dtype_text(kind)})"
 
 
+SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "f32": "float32", "fp8": "float8_e4m3"}
+"""Names of types that people write."""
+
+
 def dtype_named(where: str, named: Any) -> np.dtype:
+    named = SHORT.get(named, named) if isinstance(named, str) else named
     try:
         kind = np.dtype(getattr(ml_dtypes, named, named) if isinstance(named, str) else named)
     except TypeError:

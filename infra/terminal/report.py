@@ -455,7 +455,7 @@ def print_runs(console: Console, checkpoints: Path) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("on", no_wrap=True)
     known = run_ids(checkpoints)
-    damage = []
+    damage, refused = [], 0
     for run_id in reversed(known):
         try:
             summary = summary_of(RunFolder(checkpoints / run_id))
@@ -463,11 +463,16 @@ def print_runs(console: Console, checkpoints: Path) -> None:
             table.add_row(run_id, Text("damaged", style="red"), "-", "-", "-", "see below")
             damage.append(str(error))
             continue
+        if summary.baseline is None and summary.manifest.status == "failed":
+            refused += 1
+            continue
         table.add_row(*_run_row(run_id, summary))
     if not known:
         console.print(f"no run in {checkpoints} yet: {started_as('./run.sh')} starts one")
         return
     _print_whole(console, table)
+    if refused:
+        console.print(f"{refused} more failed before {'its' if refused == 1 else 'their'} input kernel was measured")
     for line in damage:
         console.print(Text(one_line(line), style="red"), soft_wrap=True)
 

@@ -81,8 +81,9 @@ def report(measured: Measurement, source: dict[int, str]) -> str:
     core, within = machine(measured.machine), measured.interval
     if not core.calibrated:
         text.append(core.calibration)
-    sure = f", {100 * within.level:.0f} % sure" if core.calibrated else ""
-    text.append(f"{within.low_us:,.1f} to {within.high_us:,.1f} us{sure}: {'; '.join(measured.rests_on)}")
+    held = f"a range that held {100 * within.level:.0f} % of " if core.calibrated else ""
+    rests_on = "; ".join(measured.rests_on)
+    text.append(f"a device: {within.low_us:,.1f} to {within.high_us:,.1f} us, {held}{rests_on}")
     text.append("")
     for engine in ("tensor", "vector", "scalar", "gpsimd"):
         share = measured.fields[f"{engine}_engine_active_time_percent"]

@@ -60,7 +60,7 @@ class Prediction:
     latency_us: float
     interval: Interval
     rests_on: tuple[str, ...]
-    """One line each, e.g. `13 % of this time is priced by priors: GpSimd tensor_tensor`."""
+    """One line each, e.g. `13 % of this time is a guess that no measurement checks: GpSimd tensor_tensor`."""
 
 
 @dataclass(frozen=True)
@@ -217,9 +217,8 @@ def _rests_on_rows(found: Basis, machine: Machine, spreads: Spreads) -> str:
     spread = spreads.kinds.get(found.kind)
     if spread is None:
         spread = spreads.kinds[EVERY]
-        return (
-            f"too few measured {KINDS[found.kind]}: the spread of all {spread.rows} rows of {spread.families} families"
-        )
+        too_few = KINDS[found.kind]
+        return f"all {spread.rows} measured kernels, of {spread.families} families (too few {too_few})"
     return f"{spread.rows} measured {KINDS[found.kind]}, of {spread.families} families"
 
 
@@ -227,4 +226,4 @@ def _rests_on_priors(found: Basis) -> Sequence[str]:
     if found.prior_share < _WORTH_SAYING:
         return ()
     names = ", ".join(found.priors) or "several instructions"
-    return (f"{100 * found.prior_share:.0f} % of this time is priced by priors: {names}",)
+    return (f"{100 * found.prior_share:.0f} % of this time is a guess that no measurement checks: {names}",)

@@ -182,8 +182,8 @@ def test_types_are_those_of_tiles_and_sizes_go_with_what_they_grow_with(tmp_path
     assert status == 0, errors
     text = (tmp_path / "router_reference.py").read_text()
     names = names_of(tmp_path / "router_reference.py")
-    assert "# x [T, D]" in text and "# gain [GAIN_0, D]" in text and "# w_q [D, E]" in text
-    assert names["GAIN_0"] == 1 and [each.dtype for each in names["get_inputs"]()] == ["float32", "float32", "int8"]
+    assert "# x [T, D]" in text and "# gain [1, D]" in text and "# w_q [D, E]" in text
+    assert "GAIN_0" not in names and [each.dtype for each in names["get_inputs"]()] == ["float32", "float32", "int8"]
 
 
 ODD = """

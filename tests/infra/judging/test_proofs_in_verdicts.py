@@ -67,8 +67,8 @@ def test_a_proof_or_a_refutation_stands_in_the_verdict(target: LocalTarget) -> N
     assert isinstance(result, Measured), explain(result)
     assert [proof.finding for proof in result.proofs] == [Finding.HELD] * 3
     assert result.rests_on == (
-        "proved equal to the input kernel up to reassociation; narrow types bounded within the tolerance "
-        "(at M128 N1024), and tested"
+        "proved equal to the input kernel up to reassociation; no type narrower than float32 rounds beyond the "
+        "tolerance (at M128 N1024), and tested"
     )
     assert result.refuted is None
     result, _ = judged(target, ACTIVATION, proposed=False)

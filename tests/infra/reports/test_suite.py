@@ -126,6 +126,13 @@ def test_what_rests_on_a_contested_fact_has_a_column_and_a_mean_of_its_own(tmp_p
     assert table_of_runs(tmp_path, "s1", ["matmul"]).rows[0].counterpart is None
 
 
+def test_tasks_side_by_side_took_what_passed_meanwhile_not_the_sum_of_their_times(tmp_path):
+    for task in TASKS:
+        manifest = a_run(tmp_path, task, 40.0, 20.0).manifest()
+    begun, ended = (datetime.fromisoformat(text) for text in (manifest.created, manifest.updated))
+    assert table_of_runs(tmp_path, "s1", TASKS).seconds == pytest.approx((ended - begun).total_seconds())
+
+
 def test_a_suite_that_has_not_measured_anything_is_refused_by_name(tmp_path):
     with pytest.raises(RunNotFound, match="s1"):
         table_of_runs(tmp_path, "s1", TASKS)

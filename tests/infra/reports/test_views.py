@@ -239,7 +239,8 @@ def test_a_round_is_a_line_with_the_time_and_a_step_is_one_where_it_takes_long()
     lines = plain_lines([*run_events(2), RunEnded(Ending.FINISHED, "all rounds are done")])
     assert all(line.startswith("12:54:18  ") for line in lines)
     now = "simulated 250.0 µs (200.0 to 275.0)"
-    said = "simulated 500.0 µs (400.0 to 550.0), 20.0 % of peak; 80 % sure: 149 measured kernels; 13 % by priors"
+    held = "a range that held 80 % of 149 measured kernels; 13 % by priors"
+    said = f"simulated 500.0 µs (400.0 to 550.0), 20.0 % of the bound; {held}"
     assert [line[10:].partition("; tokens")[0] for line in lines[1:]] == [
         f"input kernel: {said}", f"round 1/10: improved at {now}; best {now} (2.00x)",
         f"round 2/10: wrong; best {now} (2.00x)",

@@ -106,7 +106,7 @@ def test_a_measurement_has_its_interval_and_the_report_shows_it() -> None:
     assert 0 < measured.interval.low_us < measured.latency_us < measured.interval.high_us
     shown = gantt.report(measured, {}).splitlines()[1]
     low, high = f"{measured.interval.low_us:,.1f}", f"{measured.interval.high_us:,.1f}"
-    assert shown == f"{low} to {high} us, 80 % sure: {'; '.join(measured.rests_on)}"
+    assert shown == f"a device: {low} to {high} us, a range that held 80 % of {'; '.join(measured.rests_on)}"
 
 
 def test_the_shipped_spreads_are_those_of_the_calibrated_machine() -> None:
