@@ -72,6 +72,9 @@ class RunSettings(Group):
     problem: Path | None = setting(
         None, "The NumPy reference. Without it: found beside the kernel, or among the shipped tasks.", metavar="FILE"
     )
+    shape: tuple[str, ...] = setting(
+        (), "Shapes of its tensors, for init or a reference of one plain function.", metavar="512x1024:bf16", apart=True
+    )
     function: str | None = setting(
         None, "Which of the kernel file's functions to optimize, where it holds several.", metavar="NAME"
     )
@@ -156,6 +159,8 @@ class RunSettings(Group):
             raise SettingsError("in-place: there is no kernel file to write back to: give --kernel FILE")
         if self.problem is not None and self.kernel is None and self.resume is None:
             raise SettingsError("problem: a reference needs the kernel it belongs to: give --kernel FILE too")
+        if self.shape and self.kernel is None and self.resume is None:
+            raise SettingsError("shape: of which kernel's tensors? give --kernel FILE too")
         if (self.function is not None or self.migrate) and self.kernel is None and self.resume is None:
             which = "migrate" if self.migrate else "function"
             raise SettingsError(f"{which}: it is about a kernel file of yours: give --kernel FILE too")
@@ -524,8 +529,6 @@ class Invocation:
     """The answer is a document for a script."""
     dry_run: bool = False
     """Of `clean`: list only."""
-    shapes: tuple[str, ...] = ()
-    """Of `init`: of the kernel's tensors in their order, as `128x512:float32`."""
     original: Path | None = None
     """Of `evaluate`: the kernel that it was made from."""
     tool: str = ""

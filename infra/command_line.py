@@ -58,8 +58,6 @@ OWN_FLAGS: Mapping[str, tuple[tuple[Command, ...], Mapping[str, Any], str]] = {
                "the best kernel of a run in place of a change of the menu, with --round as it stood after that"),
     "--output": (("apply",), {"metavar": "NEW.py"}, "the file for the new kernel"),
     "--overwrite": (("apply",), _YES, "also where that file is there already"),
-    "--shape": (("init",), {"nargs": "+", "default": [], "metavar": "128x512:float32"},
-                "shapes of the kernel's tensors, in their order; without it: as far as a trace tells"),
     "--dry-run": (("clean",), _YES, "say what would be removed, and remove nothing"),
 }  # fmt: skip
 """Of one command or two and no settings: which those are, how argparse takes them, what they are for."""
@@ -191,7 +189,7 @@ def read(
     origins = {f"{g}.{n}": v.origin for (g, n), v in given.items()}
     original, output = (folder / Path(path).expanduser() if path else None for path in (parsed.original, parsed.output))
     return Invocation(
-        command, from_given(given), run_id, parsed.json, parsed.dry_run, tuple(parsed.shape), original, parsed.tool,
+        command, from_given(given), run_id, parsed.json, parsed.dry_run, original, parsed.tool,
         parsed.site, output, parsed.overwrite, parsed.all, parsed.round, parsed.from_run, as_html, html, origins,
     )  # fmt: skip
 

@@ -79,13 +79,17 @@ class Legal:
 
 def setting(
     default: T, help: str, *, name: str = "", metavar: str = "", const: str | None = None, legal: Legal = Legal(),
-    formerly: str = "",
+    formerly: str = "", apart: bool = False,
 ) -> T:  # fmt: skip
     """A field of a Group. `name`: its public name where the field's own, with its unit, is too long for a flag.
 
     `const`: the value that the bare flag stands for. `formerly`: a public name of earlier releases, still read.
+    `apart`: of several values behind the flag each is a word of its own.
     """
-    metadata = {"help": help, "name": name, "metavar": metavar, "const": const, "legal": legal, "formerly": formerly}
+    metadata = {
+        "help": help, "name": name, "metavar": metavar, "const": const, "legal": legal, "formerly": formerly,
+        "apart": apart,
+    }  # fmt: skip
     made: T = field(default=default, metadata=metadata)
     return made
 
@@ -118,6 +122,7 @@ class Spec:
     const: str | None
     legal: Legal
     formerly: str
+    apart: bool
 
     @property
     def flag(self) -> str:
@@ -170,6 +175,7 @@ def _spec(name: str, hint: Any, default: Any, metadata: Mapping[str, Any]) -> Sp
         metadata["const"],
         metadata["legal"],
         metadata["formerly"],
+        metadata["apart"],
     )
 
 
@@ -382,6 +388,8 @@ def add_flags(parser: argparse.ArgumentParser, groups: Mapping[str, type], only:
             common["metavar"] = metavar or {int: "N", float: "X", Path: "PATH"}.get(spec.kind, "TEXT")
             if spec.const is not None:
                 common |= {"nargs": "?", "const": spec.const}
+            elif spec.apart:
+                common |= {"nargs": "+"}
             section.add_argument(spec.flag, **common)
             if spec.formerly:
                 section.add_argument(f"--{spec.formerly}", **common | {"help": argparse.SUPPRESS})
@@ -395,7 +403,8 @@ def read_flags(groups: Mapping[str, type], parsed: argparse.Namespace, folder: P
             if isinstance(value, bool):
                 given[group, spec.field] = Given(value, spec.flag)
             elif value is not None:
-                given[group, spec.field] = from_text(spec, value, spec.flag, folder)
+                text = ",".join(value) if spec.apart else value
+                given[group, spec.field] = from_text(spec, text, spec.flag, folder)
     return given
 
 

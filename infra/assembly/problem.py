@@ -127,7 +127,7 @@ def resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
         return problem_of(settings)
     loaded = folder.loaded()
     if folder.own_reference.exists():  # also where the run's folder was moved since
-        settings = replace(settings, run=replace(settings.run, problem=folder.own_reference))
+        settings = replace(settings, run=replace(settings.run, problem=folder.own_reference, shape=()))
     language = folder.manifest().language
     plugin = plugins().get(language)
     origin = parts_of_plugin(plugin).origin_of(folder.path) if plugin is not None else None
@@ -206,10 +206,13 @@ def _task_and_kernel(
         task = task_from_text(reference, f"the reference of {kernel.name}", kernel.stem)
         return _Found(_adjusted(task, settings, kernel), kernel, None)
     if problem is not None:
-        return _Found(_adjusted(task_from_files(problem, name=name or kernel.stem), settings, kernel), kernel, problem)
-    adopted = find_reference(kernel)
+        task = task_from_files(problem, name or kernel.stem, settings.run.shape)
+        written = task.reference_source if settings.run.shape else None
+        return _Found(_adjusted(task, settings, kernel), kernel, problem, written=written)
+    adopted = find_reference(kernel, shapes=settings.run.shape)
+    written = adopted.task.reference_source if settings.run.shape else None
     said = f"reference: {report.shown_path(adopted.reference)} ({adopted.why})"
-    return _Found(_adjusted(adopted.task, settings, kernel), kernel, adopted.reference, (said,))
+    return _Found(_adjusted(adopted.task, settings, kernel), kernel, adopted.reference, (said,), written=written)
 
 
 def _of_plugin(plugin: LanguagePlugin, settings: config.Settings, kernel: Path, problem: Path | None) -> _Found:

@@ -25,7 +25,7 @@ from infra.assembly.targets import machine_of
 from infra.settings_reader import SettingsError
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.kernel_signature import Parameter, Signature, signature_of
-from infra.tasks.plain_reference import dtype_named
+from infra.tasks.plain_reference import example_of
 from infra.tasks.reference_reader import DECLARATIONS, KNOWN_FUNCTIONS, TaskInvalid
 from infra.terminal.report import shown_path
 
@@ -49,7 +49,6 @@ EVERY_S = 10.0
 
 _BEYOND = re.compile(r"index \d+:(\d+) of dimension (\d+) \(size \d+\) of (\w+)\[")
 """A failed trace says how large an argument has to be: the size, its axis, the argument."""
-_SHAPE = re.compile(r"(\d+(?:x\d+)*)(?::(\w+))?")
 
 
 @dataclass(frozen=True)
@@ -154,13 +153,13 @@ def _arguments(
     example = " ".join("x".join(["512"] * (len(each.sizes or ()) or 2)) for each in signature.arrays)
     if _is_beta_1(source, language):
         of = "the kernel is of NKI 0.1, which is rewritten once its shapes are known, and traced then"
-        if invocation.shapes:
-            return _as_given(signature, invocation.shapes), f"the shapes are yours: {of}"
+        if settings.run.shape:
+            return _as_given(signature, settings.run.shape), f"the shapes are yours: {of}"
         return None, f"{of}: shapes are TODOs; or remove the file, and name them: --shape {example}"
     with closing(parts_of(language.key).tracer(machine)) as tracer:
         tracing = _Tracing(tracer, source, around, told)
-        if invocation.shapes:
-            named = _as_given(signature, invocation.shapes)
+        if settings.run.shape:
+            named = _as_given(signature, settings.run.shape)
             outputs = tracing.outputs(named)
             if outputs is None:
                 return named, f"the shapes are yours, and the kernel does not trace at them: {tracing.complaint}"
@@ -291,7 +290,7 @@ class _Tracing:
 
 
 def _as_given(signature: Signature, shapes: tuple[str, ...]) -> Arguments:
-    read = [_sizes_and_dtype(text) for text in shapes]
+    read = [example_of(text) for text in shapes]
     arrays = signature.arrays
     sure = tuple(each for each in arrays if not each.may_be_number)
     if len(shapes) not in (len(arrays), len(sure)):
@@ -321,15 +320,6 @@ def _as_given(signature: Signature, shapes: tuple[str, ...]) -> Arguments:
         all_names.append(tuple(mine))
         dtypes.append(dtype)
     return Arguments(tuple(all_names), sizes, tuple(dtypes))
-
-
-def _sizes_and_dtype(text: str) -> tuple[tuple[int, ...], str]:
-    """Of `128x512:float32`. Raises SettingsError, and TaskInvalid for an unknown dtype."""
-    read = _SHAPE.fullmatch(text)
-    numbers = tuple(int(number) for number in read[1].split("x")) if read else ()
-    if read is None or not all(numbers):
-        raise SettingsError(f"--shape {text}: write it as 128x512:float32")
-    return numbers, dtype_named(f"--shape {text}", read[2] or "float32").name
 
 
 def _first(arrays: Sequence[Parameter]) -> Arguments:

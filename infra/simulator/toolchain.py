@@ -70,7 +70,7 @@ from nki_sim.proofs import proof
 from nki_sim.proofs.equivalence import Original, Proofs, covered, from_arrays, prove, to_arrays
 from nki_sim.proofs.execution import Input
 from nki_sim.proofs.proof import NotProvable
-from nki_sim.proofs.rounding import error_bound
+from nki_sim.proofs.rounding import error_bound, narrows
 from nki_sim.timing.calibration import calibrated_machine
 from nki_sim.timing.capacity import check_capacity
 from nki_sim.timing.contested import contested
@@ -459,11 +459,13 @@ class SimulatorToolchain:
         matters: Callable[[Sequence[np.ndarray]], bool],
     ) -> tuple[Proof, ...]:
         inputs = [Input(None if tensor.dtype.kind not in "iub" else tensor) for tensor in tensors]
-        in_bounds = _in_time(lambda: error_bound(artifact.program, tensors, tolerance), lambda late: late)
-        bound = _proof(Property.ERROR_BOUND, in_bounds)
+        bound: tuple[Proof, ...] = ()
+        if narrows(artifact.program):
+            in_bounds = _in_time(lambda: error_bound(artifact.program, tensors, tolerance), lambda late: late)
+            bound = (_proof(Property.ERROR_BOUND, in_bounds),)
         if original is None:
             alone = _in_time(lambda: covered(artifact.program, inputs, seed, matters), lambda late: late)
-            return _proof(Property.COVERAGE, alone), bound
+            return _proof(Property.COVERAGE, alone), *bound
         compiled = original
 
         def program() -> Program:
@@ -474,7 +476,7 @@ class SimulatorToolchain:
 
         other = Original(program, inputs, seed, lambda compute: from_arrays(kept(lambda: to_arrays(compute()))))
         found = _in_time(lambda: prove(artifact.program, other, matters), lambda late: Proofs(late, late))
-        return _proof(Property.COVERAGE, found.coverage), _proof(Property.EQUIVALENCE, found.equivalence), bound
+        return _proof(Property.COVERAGE, found.coverage), _proof(Property.EQUIVALENCE, found.equivalence), *bound
 
     def cores(self, artifact: Simulated) -> int:
         return 1 + len(artifact.program.peers)

@@ -11,6 +11,7 @@ import builtins
 import dis
 import inspect
 import math
+import re
 import sys
 import sysconfig
 import textwrap
@@ -88,6 +89,54 @@ def reference_module(reference: Callable[..., Any], inputs: Inputs | None) -> st
     text = TEMPLATE.format(name=name, used="\n\n".join(used.texts.values()), inputs=drawn, forward=forward)
     compile(text, "<reference>", "exec")
     return text
+
+
+def with_inputs(text: str, shapes: Sequence[str], where: str) -> str:
+    """A reference module's text from a file's that holds one plain function: its inputs drawn at these shapes.
+
+    `where`: the file, for messages. Raises TaskInvalid for a file that draws its own inputs or holds several functions,
+    and for shapes that are not one for each array the function takes.
+    """
+    try:
+        functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise TaskInvalid(f"{where}: not Python: {error}") from None
+    if "get_inputs" in functions:
+        raise TaskInvalid(f"--shape: {where} draws its own inputs in get_inputs: leave one of the two away")
+    public = [name for name in functions if not name.startswith("_") and name not in KNOWN_FUNCTIONS]
+    named = ["forward"] if "forward" in functions else public
+    if len(named) != 1:
+        which = f"which of {', '.join(named)} is it? rename that to forward" if named else "it defines no function"
+        raise TaskInvalid(f"{where}: {which}")
+    taken = functions[named[0]].args
+    parameters = [each.arg for each in (*taken.posonlyargs, *taken.args)]
+    needed = parameters[: len(parameters) - len(taken.defaults)]
+    if not len(needed) <= len(shapes) <= len(parameters):
+        raise TaskInvalid(f"--shape: {len(shapes)} shapes for {named[0]}({', '.join(needed)}) of {where}")
+    given = ", ".join(parameters[: len(shapes)])
+    lines = ["", "", "import ml_dtypes as _ml_dtypes", "import numpy as _np", ""]
+    drawn = []
+    for name, shape in zip(parameters, shapes):
+        sizes, dtype = example_of(shape)
+        axes = [f"{name}_{axis}".upper() for axis in range(len(sizes))]
+        lines += [f"{axis} = {size}" for axis, size in zip(axes, sizes)]
+        drawn.append(f"        {_of_type(name, '(' + ', '.join(axes) + ',)', dtype_named(name, dtype))},")
+    lines += ["", "", "def get_inputs():", "    return [", *drawn, "    ]"]
+    if named != ["forward"]:
+        lines += ["", "", f"def forward({given}):", f"    return {named[0]}({given})"]
+    return "\n".join([text.rstrip(), *lines, ""])
+
+
+_SHAPE = re.compile(r"(\d+(?:x\d+)*)(?::(\w+))?")
+
+
+def example_of(text: str) -> tuple[tuple[int, ...], str]:
+    """Of `128x512:bf16`: sizes, and the type's name. Raises TaskInvalid."""
+    read = _SHAPE.fullmatch(text)
+    sizes = tuple(int(number) for number in read[1].split("x")) if read else ()
+    if read is None or not all(sizes):
+        raise TaskInvalid(f"--shape {text}: write it as 128x512:float32, behind the kernel's file")
+    return sizes, dtype_named(f"--shape {text}", read[2] or "float32").name
 
 
 # --- what a function uses ---------------------------------------------------------------------------
@@ -276,10 +325,21 @@ def _one(number: int, example: Any) -> str:
     shape, dtype = example if len(example) == 2 and isinstance(example[0], tuple) else (example, "float32")
     if not all(type(size) is int and size > 0 for size in shape):
         raise TaskInvalid(f"{where}: {shape!r} is no shape: positive whole numbers, as (128, 512)")
-    kind = dtype_named(where, dtype)
-    if not _floating(kind):
-        raise TaskInvalid(f"{where}: which {kind} values may it have? give an example array, or inputs as a function")
-    return _normal(shape, kind)
+    return _of_type(where, str(shape), dtype_named(where, dtype))
+
+
+def _of_type(where: str, shape: str, kind: np.dtype) -> str:
+    """An array drawn over what its type holds: normal where that is a floating one. `shape`: an expression."""
+    if _floating(kind):
+        return _normal(shape, kind)
+    if kind == np.bool_:
+        return f"_np.random.random({shape}) < 0.5"
+    if kind.itemsize > 2:
+        raise TaskInvalid(
+            f"{where}: which {kind} values may it have? give an example array, or inputs as a function (get_inputs)"
+        )
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    return f"_np.random.randint({low}, {high} + 1, size={shape}).astype({_dtype_text(kind)})"
 
 
 def _like(where: str, example: np.ndarray) -> str:
@@ -303,7 +363,7 @@ def _like(where: str, example: np.ndarray) -> str:
     return f"{drawn}.astype({_dtype_text(kind)})"
 
 
-def _normal(shape: tuple[int, ...], kind: np.dtype) -> str:
+def _normal(shape: object, kind: np.dtype) -> str:
     return f"_np.random.normal(size={shape}).astype({_dtype_text(kind)})"
 
 

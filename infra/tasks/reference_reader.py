@@ -121,8 +121,8 @@ def _to_add(missing: Sequence[str], functions: Sequence[str]) -> str:
         lines.append(f"rename {others[0]} to forward" if len(others) == 1 else computes)
     if "get_inputs" in missing:
         lines.append(f"def get_inputs(): return [{_DRAWN}], one for each argument")
-    if missing == ["get_inputs"]:
-        lines.append("or call it from Python, optimize(kernel, forward, inputs=[(128, 512)])")
+    if "get_inputs" in missing and len(others) <= 1:
+        lines.append("or leave it a plain function, and name the shapes of its arguments: --shape 128x512:float32")
     return "; ".join(lines)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from accelopt_core.candidate import source_hash
 from accelopt_core.languages.registry import language_named, language_of
 from accelopt_core.task import ALONE, DEFAULT_LANGUAGE, PrecisionPolicy, ShapePreset, Surroundings, Task, Work
+from infra.tasks.plain_reference import with_inputs
 from infra.tasks.reference_reader import TaskInvalid, read_reference
 from infra.tasks.user_files import SHIPPED, read_text
 
@@ -101,9 +102,10 @@ class Adopted:
     """For people: `beside the kernel`."""
 
 
-def find_reference(kernel_path: Path, folder: Path | None = None) -> Adopted:
+def find_reference(kernel_path: Path, folder: Path | None = None, shapes: Sequence[str] = ()) -> Adopted:
     """What a kernel file is held against: a reference next to it, else that of the run in whose folder it lies, else
-    that of the seed it is or is named after, among those of its language.
+    that of the seed it is or is named after, among those of its language. `shapes`: as for `task_from_files`; only a
+    reference next to it goes with them.
 
     Raises TaskNotFound naming every place looked at, TaskInvalid when a reference is found but unusable.
     """
@@ -118,7 +120,10 @@ def find_reference(kernel_path: Path, folder: Path | None = None) -> Adopted:
     for candidate in _reference_names(kernel_path):
         looked.append(str(candidate))
         if candidate.is_file() and not _same_file(candidate, kernel_path):
-            return Adopted(task_from_files(candidate, _task_name(kernel_path)), candidate, "found beside the kernel")
+            task = task_from_files(candidate, _task_name(kernel_path), shapes)
+            return Adopted(task, candidate, "found beside the kernel")
+    if shapes:
+        raise TaskNotFound(f"--shape: of which function? {kernel_path} has no {looked[0]} beside it: --problem REF.py")
     of_run = _of_run(kernel_path.parent)
     if of_run is not None:
         return of_run
@@ -158,16 +163,18 @@ def _of_seed(seed: Seed, why: str) -> Adopted:
     return Adopted(seed.task(), seed.reference_path, f"of the shipped task {seed.name}: {why}")
 
 
-def task_from_files(reference_path: Path, name: str | None = None) -> Task:
+def task_from_files(reference_path: Path, name: str | None = None, shapes: Sequence[str] = ()) -> Task:
     """A task from a reference file and what it declares (docs/tasks.md); for a shipped reference, that seed's task.
 
-    Raises TaskNotFound, or TaskInvalid when it declares what cannot be.
+    `shapes`: of the inputs, where the file holds a plain function alone. Raises TaskNotFound, or TaskInvalid when it
+    declares what cannot be.
     """
     reference_path = Path(reference_path)
     for seed in every_seed():
-        if _same_file(seed.reference_path, reference_path):
+        if _same_file(seed.reference_path, reference_path) and not shapes:
             return seed.task()
-    return task_from_text(_read(reference_path), str(reference_path), name or reference_path.stem)
+    where, text = str(reference_path), _read(reference_path)
+    return task_from_text(with_inputs(text, shapes, where) if shapes else text, where, name or reference_path.stem)
 
 
 def task_from_text(source: str, where: str, name: str) -> Task:

@@ -269,17 +269,17 @@ examples:
 """
 
 _RUN_BY = (
-    "problem", "function", "migrate", "suite", "shapes", "preset", "rounds", "in-place", "resume", "host", "cores",
-    "remote-simulator", "provider", "model", "max-cost", "max-hours", "tolerance", "precision", "exact",
+    "problem", "shape", "function", "migrate", "suite", "shapes", "preset", "rounds", "in-place", "resume", "host",
+    "cores", "remote-simulator", "provider", "model", "max-cost", "max-hours", "tolerance", "precision",
 )  # fmt: skip
 """What most people give at some time; `--help-all` has the rest."""
 
 _EXPLAINED_BY = (
-    "kernel", "problem", "function", "migrate", "task", "preset", "checkpoints", "view", "host", "remote-simulator",
-    "machine", "compile-timeout", "run-timeout", "candidate-memory",
+    "kernel", "problem", "shape", "function", "migrate", "task", "preset", "checkpoints", "view", "host",
+    "remote-simulator", "machine", "compile-timeout", "run-timeout", "candidate-memory",
 )  # fmt: skip
 
-_APPLIED_BY = ("kernel", "problem", "function", "migrate", "task", "preset")
+_APPLIED_BY = ("kernel", "problem", "shape", "function", "migrate", "task", "preset")
 _SERVED_BY = (
     "checkpoints", "memory", "host", "remote-simulator", "machine", "engine", "compile-timeout", "run-timeout",
     "candidate-memory", "provider", "model", "proposers", "base-url", "max-cost", "max-tokens", "max-hours",
@@ -307,7 +307,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
     ),
     "calibrate": CommandHelp("USER@HOST", CALIBRATE_HELP, CALIBRATE_EXAMPLES, ("calibration", "target")),
     "model": CommandHelp("[USER@HOST]", MODEL_HELP, MODEL_EXAMPLES, ("benchmark", "target", "run"), _BENCHMARKED_BY),
-    "init": CommandHelp("KERNEL.py", INIT_HELP, INIT_EXAMPLES, ("run", "target"), ("function", "machine")),
+    "init": CommandHelp("KERNEL.py", INIT_HELP, INIT_EXAMPLES, ("run", "target"), ("shape", "function", "machine")),
     "clean": CommandHelp("[USER@HOST ...]", CLEAN_HELP, CLEAN_EXAMPLES, ("run", "target"), _CLEANED_BY),
     "evaluate": CommandHelp("KERNEL.py", EVALUATE_HELP, EVALUATE_EXAMPLES, ("run", "target"), _EXPLAINED_BY),
     "menu": CommandHelp("KERNEL.py", MENU_HELP, MENU_EXAMPLES, ("run", "target"), _EXPLAINED_BY),

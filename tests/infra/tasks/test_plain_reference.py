@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from infra.tasks.plain_reference import Inputs, reference_module
+from infra.tasks.plain_reference import Inputs, reference_module, with_inputs
 from infra.tasks.reference_reader import TaskInvalid, read_reference
 from tests.e2e import kernels
 
@@ -209,3 +209,47 @@ def get_inputs(x: np.ndarray) -> np.ndarray:
 def test_what_cannot_travel_is_refused_by_name(reference: Any, said: str) -> None:
     with pytest.raises(TaskInvalid, match=said):
         reference_module(reference, [(4, 8)])
+
+
+PLAIN = """
+import numpy as np
+
+
+def _squares(x):
+    return x * x
+
+
+def norm(x, gain, epsilon=1e-6):
+    return x / np.sqrt(_squares(x).mean(axis=1, keepdims=True) + epsilon) * gain
+"""
+
+
+def test_a_file_of_one_plain_function_draws_inputs_of_the_shapes_that_are_named() -> None:
+    text = with_inputs(PLAIN, ("16x32:bf16", "1x32:int8"), "ref.py")
+    assert dict(read_reference(text, "ref.py").constants) == {"X_0": 16, "X_1": 32, "GAIN_0": 1, "GAIN_1": 32}
+    module: dict[str, Any] = {}
+    exec(text, module)
+    module["X_0"] = 8  # as a table of shapes sets it
+    x, gain = module["get_inputs"]()
+    assert (x.shape, x.dtype, gain.shape, gain.dtype) == ((8, 32), ml_dtypes.bfloat16, (1, 32), np.int8)
+    assert np.array_equal(module["forward"](x, gain), module["norm"](x, gain))
+    many = drawn_like(((4096,), "int8"))
+    assert (many.min(), many.max()) == (-128, 127)
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "said"),
+    [
+        (PLAIN, ("16x32",), r"1 shapes for norm\(x, gain\)"),
+        (PLAIN, ("16x32", "32", "1", "1"), "4 shapes for norm"),
+        (PLAIN, ("16x32", "0x32"), "write it as 128x512"),
+        (PLAIN, ("16x32", "1x32:int32"), "gain: which int32 values"),
+        (PLAIN + "\n\ndef other(x):\n    return x\n", ("16x32", "32"), "which of norm, other"),
+        ("def get_inputs():\n    return []\n", ("16x32",), "draws its own inputs"),
+        ("x = 1\n", ("16x32",), "no function"),
+        ("def f(:\n", ("16x32",), "not Python"),
+    ],
+)
+def test_what_shapes_cannot_complete_is_named(text: str, shapes: tuple[str, ...], said: str) -> None:
+    with pytest.raises(TaskInvalid, match=said):
+        with_inputs(text, shapes, "ref.py")
