@@ -187,7 +187,7 @@ class _Tracing:
         self._deadline = time.monotonic() + LIMIT_S
         self._said_at = time.monotonic()
         self._left = MOST_TRIED
-        self._came_to = self._furthest = (-1, 0)
+        self._came_to = self._furthest = (-1, 0, False)
         self.complaint = ""
         """Of the attempt that came furthest."""
 
@@ -204,8 +204,8 @@ class _Tracing:
         try:
             return self._tracer.outputs(self._source, arguments.specs, _TRACE_S, self._around)
         except (CandidateFault, ToolchainMissing) as error:
-            beyond = _BEYOND.search(str(error))
-            self._came_to = getattr(error, "line", None) or 0, int(beyond[1]) if beyond is not None else 0
+            beyond, is_array = _BEYOND.search(str(error)), "must be a tensor, got 1 (int)" not in str(error)
+            self._came_to = getattr(error, "line", None) or 0, int(beyond[1]) if beyond is not None else 0, is_array
             if self._came_to > self._furthest:
                 self._furthest, self.complaint = self._came_to, str(error)
             return None
@@ -243,7 +243,9 @@ class _Tracing:
             found = typed if dtype not in ("", found.dtypes[at]) and traces(typed) else found
         possible = [name for each, names in zip(arrays, found.names) for name in _made_up(each, len(names or ()))]
         made_up = [name for name in possible if name in found.sizes]
-        for name in made_up:
+        first = {*next((names for names in found.names if names is not None), ())}
+        data = first if {*found.sizes} <= {*made_up} else set()  # somewhere there is more than one row
+        for name in [each for each in made_up if each not in data]:
             for size in sorted({1, *found.sizes.values()}):
                 if size >= found.sizes[name] or traces(_with_sizes(found, {name: size})):
                     found = _with_sizes(found, {name: min(size, found.sizes[name])})
@@ -266,8 +268,9 @@ class _Tracing:
                 if not traces(less) and traces(_with_sizes(less, {known: half})):
                     found = _renamed(found, {name: known})
                     break
-        for own in found.names:
-            for names in dict.fromkeys(found.names) if own and {*own} <= {*made_up} else ():
+        for at, own in enumerate(found.names):
+            others = [each for number, each in enumerate(found.names) if each and (number < at or {*each} - {*made_up})]
+            for names in dict.fromkeys(others) if own and {*own} <= {*made_up} else ():
                 if names and own and names != own and _shape(found, names) == _shape(found, own):
                     found = _renamed(found, dict(zip(own, names)))
                     break

@@ -220,7 +220,8 @@ def _traced(tracer: Tracer, result: Any, inputs: Inputs, name: str, file: str) -
     outputs = _returned(result)
     for tensor in outputs:
         if not isinstance(tensor, NkiTensor):
-            raise NkiValidationError(f"a kernel returns tensors in nl.shared_hbm, not {type(tensor).__name__}")
+            made = ": name the kernel that it makes (--function)" if hasattr(tensor, "with_schedule") else ""
+            raise NkiValidationError(f"a kernel returns tensors in nl.shared_hbm, not {type(tensor).__name__}{made}")
         if tensor.buffer is not MemoryRegion.shared_hbm:
             raise NkiValidationError(f"the returned {tensor!r} must be allocated with buffer=nl.shared_hbm")
     given = [tensor for tensor, _ in inputs]

@@ -186,6 +186,32 @@ def test_types_are_those_of_tiles_and_sizes_go_with_what_they_grow_with(tmp_path
     assert "GAIN_0" not in names and [each.dtype for each in names["get_inputs"]()] == ["float32", "float32", "int8"]
 
 
+UNNAMED = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def scale(x, w):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for i in range(x.shape[0] // 128):
+        tiles = [nl.ndarray((128, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf) for _ in range(2)]
+        nisa.dma_copy(dst=tiles[0], src=x[i * 128:(i + 1) * 128, :])
+        nisa.dma_copy(dst=tiles[1], src=w)
+        nisa.tensor_tensor(dst=tiles[0], data1=tiles[0], data2=tiles[1], op=nl.multiply)
+        nisa.dma_copy(dst=out[i * 128:(i + 1) * 128, :], src=tiles[0])
+    return out
+"""
+
+
+def test_sizes_that_nobody_names_are_those_of_the_first_array_which_is_no_row(tmp_path, capsys) -> None:
+    (tmp_path / "scale.py").write_text(UNNAMED)
+    init(capsys, tmp_path / "scale.py")
+    text = (tmp_path / "scale_reference.py").read_text()
+    assert "X_0 = 128" in text and "# x [X_0, X_1]" in text and "# w [X_0, X_1]" in text
+
+
 ODD = """
 import nki
 import nki.isa as nisa
