@@ -51,6 +51,11 @@ class _AliasFinder(MetaPathFinder):
     ) -> ModuleSpec | None:
         real = _target(fullname, self._aliases)
         if real is None or importlib.util.find_spec(real) is None:
+            if fullname.startswith("neuronxcc.nki."):
+                raise ModuleNotFoundError(
+                    f"{fullname} is of NKI 0.1 (Beta 1): `nki-sim migrate OLD.py -o NEW.py` rewrites a kernel",
+                    name=fullname,
+                )
             return None
         return ModuleSpec(fullname, _AliasLoader(real), is_package=True)
 

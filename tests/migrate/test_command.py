@@ -49,6 +49,8 @@ def test_dialects(source: str, dialect: Dialect) -> None:
 def test_beta1_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = tmp_path / "old.py", tmp_path / "new.py"
     old.write_text(OLD)
+    assert main(["run", str(old), "--shape", "16x32"]) == 1
+    assert "is of NKI 0.1 (Beta 1): `nki-sim migrate OLD.py -o NEW.py` rewrites a kernel" in capsys.readouterr().err
     assert main(["migrate", str(old), "-o", str(new), "--shape", "16x32"]) == 0
     assert "nisa.dma_copy" in new.read_text()
     said = capsys.readouterr().err
