@@ -83,7 +83,8 @@ class RoundContext:
     """Errors that came again and again in the last rounds; how an executor is told to write changes with them."""
     measured: tuple[tuple[Candidate, Measured], ...] = ()
     """Every right kernel of this run with its result, the input first: a plan may start from any (Plan.parent_id)."""
-
+    failed: tuple[Feedback, ...] = ()
+    """For who looks back on a round: its tries that failed before the kernel at hand, oldest first."""
     planned: tuple[Plan, ...] = ()
     """What is being tried side by side in this very round: the next plan must be another one."""
     sample: int = 1

@@ -7,7 +7,13 @@ from collections.abc import Callable
 
 from accelopt_core.candidate import Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, explain
-from accelopt_core.learning.experiences import actual_gain_us, factual_summary, measured_experience, outcome_of
+from accelopt_core.learning.experiences import (
+    actual_gain_us,
+    factual_summary,
+    measured_experience,
+    outcome_of,
+    repaired,
+)
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import RoundContext
 from ka_extensions.divergence_guard import Decision
@@ -54,7 +60,7 @@ class NumbersReflector:
             actual_gain_us=gain_us,
             outcome=outcome_of(result, decision),
             diagnosis=_diagnosis(plan, gain_us if improved else None),
-            lesson=_lesson(plan, gain_us, result),
+            lesson=" ".join(filter(None, (_lesson(plan, gain_us, result), repaired(context)))),
             avoid=() if improved else (f"{plan.title} (on {context.parent.id})",),
             build_on=(plan.title,) if improved else (),
         )

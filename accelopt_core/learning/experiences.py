@@ -15,7 +15,10 @@ from accelopt_core.optimization_memory import CLEAR_WIN, Experience
 from accelopt_core.proposer import RoundContext
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.outcome import Outcome
+from ka_extensions.plain_text import one_line
 
+LONGEST_CAUSE = 300
+"""Characters of what a failed try is remembered by."""
 _LONGEST_SNIPPET = 80
 """Lines of each side of a rewrite that memory keeps."""
 
@@ -33,6 +36,7 @@ def measured_experience(
     """An experience whose numbers, snippets and provenance come from the measurement, whoever wrote the words."""
     slow, fast = differing_lines(context.parent.source, candidate.source)
     machine, toolchain = machine_and_toolchain(result.machine)
+    summary = " ".join(filter(None, (summary, repaired(context))))
     operators = {o for each in (context.parent, candidate) for o in context.language.operators(each.source)}
     return Experience(
         title=title,
@@ -141,6 +145,12 @@ def factual_summary(context: RoundContext, plan: Plan, result: Measured, decisio
         f"against {plan.bottleneck.value}, on shape {context.task.full.describe()}; "
         f"{'kept' if decision.improved else 'not kept'}: {decision.reason}."
     )
+
+
+def repaired(context: RoundContext) -> str:
+    """What failed on the way to the kernel at hand: `Try 1 failed: nisa.x has no y.`; empty where nothing did."""
+    said = [one_line(each.message, LONGEST_CAUSE) for each in context.failed]
+    return " ".join(f"Try {number} failed: {cause}." for number, cause in enumerate(said, 1))
 
 
 def actual_gain_us(context: RoundContext, result: Evaluation | None) -> float | None:

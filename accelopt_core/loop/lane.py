@@ -46,6 +46,11 @@ class Lane:
         return self.result if isinstance(self.result, Measured) else None
 
     @property
+    def failed_before(self) -> tuple[Feedback, ...]:
+        """The tries that failed before the last one."""
+        return self.feedback if self.measured is not None else self.feedback[:-1]
+
+    @property
     def is_under_way(self) -> bool:
         """Is a kernel still to be written or evaluated?"""
         return not self.is_through and self.stopped_by is None

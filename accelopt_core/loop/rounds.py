@@ -487,6 +487,7 @@ class Loop:
         reflexion = None
         if plan is not None:
             context = lane.context.with_parent_timed(measured.incumbent if measured is not None else None)
+            context = replace(context, failed=lane.failed_before)
             if measured is not None and candidate is not None:
                 self._steps.begin(place, Step.SUMMARIZE)
                 self._summarize(place, context, plan, candidate, measured, decision)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from accelopt_core.candidate import Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, explain, microseconds
-from accelopt_core.learning.experiences import actual_gain_us, kernel_diff, outcome_of
+from accelopt_core.learning.experiences import actual_gain_us, kernel_diff, outcome_of, repaired
 from accelopt_core.model.answers import MalformedAnswer, list_field, read_object, text_field, word_field
 from accelopt_core.model.prompting import (
     Detail,
@@ -63,8 +63,8 @@ class ModelReflector:
             )
         except MalformedAnswer as complaint:
             judgement = _Judgement(
-                lesson=f"{_facts(plan, gain_us, result)} (From the numbers: {self._model.name} gave no usable review, "
-                f"{complaint}.)",
+                lesson=f"{_facts(plan, gain_us, result)} {repaired(context)} (From the numbers: {self._model.name} "
+                f"gave no usable review, {complaint}.)",
                 diagnosis=_by_numbers(plan, gain_us),
             )
         return Reflexion(
@@ -101,6 +101,7 @@ def _prompt(
         actual_gain_us=actual_gain_us(context, result),
         outcome=f"The candidate {explain(result)}." if result is not None else "No usable kernel was written.",
         diff=kernel_diff(context.parent.source, candidate.source) if candidate is not None else "",
+        repair=kernel_diff(context.failed[-1].source, candidate.source) if context.failed and candidate else "",
         fields_before=profile_fields(language, context.parent_result.profile, detail.fields),
         fields_after=profile_fields(language, after, detail.fields) if after is not None else [],
         changes=profile_changes(language, context.parent_result.profile, after) if after is not None else [],

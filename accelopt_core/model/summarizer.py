@@ -34,6 +34,7 @@ class ModelSummarizer:
             "decision": decision,
             "speedup": context.parent_result.latency_us / result.latency_us,
             "diff": kernel_diff(context.parent.source, candidate.source),
+            "repair": kernel_diff(context.failed[-1].source, candidate.source) if context.failed else "",
         }
         try:
             title, summary = ask_for_object(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,8 @@ class LedgerEntry:
     """Of the request, by which its recorded exchange is found; empty in entries of an older version."""
     proposer: str = ""
     """For whom it was asked, where several take turns."""
+    by_text: bool = False
+    """The server reported no usage: tokens are counted from the texts (CHARACTERS_PER_TOKEN)."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Totals:
     unpriced_calls: int = 0
     failed: int = 0
     """Calls that brought no reply."""
+    by_text: int = 0
+    """Calls whose tokens were counted from their texts."""
 
     def plus(self, entry: LedgerEntry) -> Totals:
         unpriced = entry.cost_usd is None and entry.usage.total_tokens > 0
@@ -63,6 +68,7 @@ class Totals:
             self.cost_usd + (entry.cost_usd or 0.0),
             self.unpriced_calls + unpriced,
             self.failed + entry.failed,
+            self.by_text + entry.by_text,
         )
 
     def join(self, other: Totals) -> Totals:
@@ -72,6 +78,7 @@ class Totals:
             self.cost_usd + other.cost_usd,
             self.unpriced_calls + other.unpriced_calls,
             self.failed + other.failed,
+            self.by_text + other.by_text,
         )
 
 
@@ -127,14 +134,14 @@ class Ledger:
         try:
             reply = model.complete(request)
         except ModelError as error:
-            self._settle(ticket, request, _model_id(model), error.usage, proposer, failed=True)
+            self._settle(ticket, request, _model_id(model), error.usage, proposer)
             raise
         except BaseException:
             # An interrupt is no model's failure, but the reservation must not outlive the call.
             with self._lock:
                 self._in_flight.pop(ticket, None)
             raise
-        self._settle(ticket, request, reply.model, reply.usage, proposer, failed=False, asked=_model_id(model))
+        self._settle(ticket, request, reply.model, reply.usage, proposer, reply=reply.text, asked=_model_id(model))
         return reply
 
     def _reserve(self, model: LanguageModel, request: ModelRequest) -> int:
@@ -181,26 +188,33 @@ class Ledger:
             asked = exchange.model.split(":", 1)[-1]
             role, reply, whose = exchange.request.role, exchange.reply, exchange.proposer
             if reply is not None:
-                self._enter(self._priced(role, key, reply.model, reply.usage, whose, asked=asked))
+                usage, by_text = _counted(exchange.request, reply.usage, reply.text)
+                self._enter(self._priced(role, key, reply.model, usage, whose, asked=asked, by_text=by_text))
             else:
                 self._enter(self._priced(role, key, asked, exchange.lost, whose, failed=True))
 
     def _settle(
-        self, ticket: int, request: ModelRequest, model: str, usage: Usage, proposer: str, *, failed: bool,
+        self, ticket: int, request: ModelRequest, model: str, usage: Usage, proposer: str, *, reply: str | None = None,
         asked: str = "",
     ) -> None:  # fmt: skip
-        entry = self._priced(request.role, request_key(request), model, usage, proposer, failed=failed, asked=asked)
+        """`reply`: None where the call brought none."""
+        usage, by_text = (usage, False) if reply is None else _counted(request, usage, reply)
+        entry = self._priced(
+            request.role, request_key(request), model, usage, proposer,
+            failed=reply is None, asked=asked, by_text=by_text,
+        )  # fmt: skip
         with self._lock:
             self._in_flight.pop(ticket, None)
         self._enter(entry)
 
     def _priced(
-        self, role: Role, key: str, model: str, usage: Usage, proposer: str, *, failed: bool = False, asked: str = ""
-    ) -> LedgerEntry:
+        self, role: Role, key: str, model: str, usage: Usage, proposer: str, *, failed: bool = False, asked: str = "",
+        by_text: bool = False,
+    ) -> LedgerEntry:  # fmt: skip
         cost = self._prices.cost_usd(model, usage)
         if cost is None and asked:
             cost = self._prices.cost_usd(asked, usage)
-        return LedgerEntry(role, model, usage, cost, failed, key, proposer)
+        return LedgerEntry(role, model, usage, cost, failed, key, proposer, by_text)
 
     def _enter(self, entry: LedgerEntry) -> None:
         with self._entering:  # the journal gets them in the order in which they are counted
@@ -230,6 +244,14 @@ def totals_by(entries: Iterable[LedgerEntry]) -> dict[tuple[str, str], dict[Role
         roles = found.setdefault((entry.proposer, entry.model), {})
         roles[entry.role] = roles.get(entry.role, Totals()).plus(entry)
     return found
+
+
+def _counted(request: ModelRequest, usage: Usage, reply: str) -> tuple[Usage, bool]:
+    """What a call took, and whether that had to be counted from its texts, as the server reported nothing."""
+    if usage.total_tokens:
+        return usage, False
+    asked = estimated_tokens(request) - request.max_tokens
+    return Usage(asked, math.ceil(len(reply) / CHARACTERS_PER_TOKEN)), True
 
 
 def estimated_tokens(request: ModelRequest) -> int:

@@ -307,6 +307,8 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
     money = f"none: no model calls ({summary.manifest.proposer})"
     if calls.calls:
         money = f"{wording.cost(calls.cost_usd, calls.unpriced_calls)}; tokens: {wording.tokens(calls.usage)}"
+        if calls.by_text:
+            money += f"; {calls.by_text} of {calls.calls} calls reported no usage and are counted by their texts"
     facts = [
         ("rounds", f"{rounds}: {wording.tally(summary.attempts)}"),
         ("cost", money),

@@ -31,6 +31,7 @@ from accelopt_core.evaluation import (
     Proof,
     Property,
     Step,
+    explain,
 )
 from accelopt_core.judging.inputs.draws import draws_at_a_gate
 from accelopt_core.languages.nki.language import NKI
@@ -303,6 +304,10 @@ def test_a_faulty_kernel_is_repaired_with_the_message_fed_back(fault: Evaluation
     assert [len(f) for f in script.feedbacks] == [0, 1, 2]
     assert script.feedbacks[1][0].source == "kernel = 1"
     assert [t.outcome for t in script.filed] == [fault.kind, fault.kind, "improved"]
+    assert [each.message for each in script.reviewed[-1].failed] == [explain(fault)] * 2
+    ended_wrong = Script([measured(100), fault])
+    ended_wrong.run()
+    assert len(ended_wrong.reviewed[-1].failed) == len(ended_wrong.filed) - 1, "the last one is what is reviewed"
 
 
 def test_repairs_end_after_three_or_where_nothing_can_be_repaired() -> None:

@@ -163,6 +163,22 @@ def test_an_interrupted_call_releases_its_reservation() -> None:
     ledger.wrap(Scripted("a:x", reply("x", Usage(1)))).complete(request(max_tokens=200))
 
 
+def test_a_server_that_reports_no_usage_is_counted_by_its_texts_and_stopped_by_a_budget() -> None:
+    asked = request(text="x" * 600, max_tokens=100)
+    ledger = Ledger(PRICES, ModelBudget(max_tokens=900))
+    model = ledger.wrap(Scripted("a:local", *[ModelReply("y" * 90, "local", Usage())] * 9))
+    first = model.complete(asked)
+    expected = Usage((600 + len("system")) // 3, 30)
+    assert ledger.total.usage == expected and ledger.total.by_text == 1
+    with pytest.raises(BudgetExhausted):
+        for _ in range(9):
+            model.complete(asked)
+    assert ledger.total.usage.total_tokens <= 900
+    again = Ledger(PRICES)
+    again.catch_up([recorded(Exchange(asked, "a:local", 0.1, first))])
+    assert again.total.usage == expected and again.total.by_text == 1
+
+
 def test_exchanges_are_recorded_with_their_outcome_and_read_back() -> None:
     seen: list[Exchange] = []
     inner = Scripted("a:m", reply("m", Usage(1, 2, 3, 4)), ModelBusy("a:m: rate limit: wait"))

@@ -14,6 +14,7 @@ from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import Bottleneck, CompileFailed
 from accelopt_core.languages.nki.dialect import Dialect
 from accelopt_core.languages.nki.machine_facts import machine_facts
+from accelopt_core.learning.by_numbers import NumbersReflector
 from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import ModelContextOverflow, Role
@@ -225,6 +226,23 @@ def test_a_failed_round_is_reviewed_too(candidate, result, outcome, shown) -> No
         note = given.proposer.reflector.reflect(context(), PLAN, candidate, result, GUARD.decide(None, 400.0))
     assert (note.actual_gain_us, note.outcome) == (None, outcome)
     assert shown in given.requests[0].last_user_message
+
+
+FAILED = context(failed=(Feedback(BETTER.replace("nl.silu", "nl.slu"), "unknown name slu"),))
+MENDED = (PLAN, Candidate("c4", BETTER), measured(320.0), GUARD.decide(320.0, 400.0))
+
+
+def test_how_a_try_failed_and_what_mended_it_is_in_review_summary_and_memory() -> None:
+    with stage([GOOD_REVIEW, GOOD_SUMMARY]) as given:
+        given.proposer.reflector.reflect(FAILED, *MENDED)
+        experience = given.proposer.summarizer.summarize(FAILED, *MENDED)
+    for request in given.requests:
+        assert "- try 1: `unknown name slu`" in request.last_user_message
+        assert "-        nisa.activation(dst=y, op=nl.slu, data=t, scale=s)" in request.last_user_message
+    assert experience.summary.endswith("repeats its latency. Try 1 failed: unknown name slu.")
+    with stage(["{}", "{}"]) as given:
+        assert "Try 1 failed: unknown name slu." in given.proposer.reflector.reflect(FAILED, *MENDED).lesson
+    assert "Try 1 failed: unknown name slu." in NumbersReflector().reflect(FAILED, *MENDED).lesson
 
 
 def test_without_a_usable_review_the_numbers_are_the_lesson_and_it_says_so() -> None:
