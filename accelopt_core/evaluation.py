@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -521,6 +522,20 @@ def explain(evaluation: Evaluation) -> str:
             bounds = measured.profile.bounds
             of = "the bound" if bounds.source != "trace" else "what its own work takes at least"
             return f"{measured.label}{timed(measured)}, {measured.percent_of_peak:.1f} % of {of}"
+
+
+_INPUTS = re.compile(r"\binputs ([\w-]+)[,)]")
+_FIRST_FAULT = 240
+"""Characters of the first of several."""
+
+
+def own_faults(faults: Sequence[str]) -> str:
+    """One line of what an input kernel fails itself (`Measured.shared_faults`), which no candidate is held to."""
+    kinds = sorted({kind for line in faults for kind in _INPUTS.findall(line)})
+    on = f" on inputs {', '.join(kinds)}" if kinds else ""
+    means = " (large means: E[x^2] - E[x]^2 loses their digits)" if any("offset" in kind for kind in kinds) else ""
+    first = faults[0] if len(faults[0]) <= _FIRST_FAULT else f"{faults[0][:_FIRST_FAULT]}..."
+    return f"the input kernel itself is wrong{on}{means}, and the winner may be as far off there: {first}"
 
 
 class Timed(Protocol):

@@ -153,8 +153,15 @@ class ShapePreset:
                 raise ValueError(f"shape constant {key}={value}: need an identifier and a positive size")
 
     def describe(self) -> str:
-        """`M512 N1024`; `weight_0=1` where the name itself ends with a digit."""
-        said = (f"{key}={value}" if key[-1].isdigit() else f"{key}{value}" for key, value in self.values)
+        """`M512 N1024`; `x 512x1024` of sizes `X_0` and `X_1`."""
+        sizes, said = dict(self.values), []
+        for key, value in self.values:
+            array, axis = key.rpartition("_")[::2]
+            if not (array and axis.isdigit() and f"{array}_0" in sizes):
+                said.append(f"{key}{value}")
+            elif axis == "0":
+                own = [str(sizes[f"{array}_{n}"]) for n in range(len(sizes)) if f"{array}_{n}" in sizes]
+                said.append(f"{array.lower()} {'x'.join(own)}")
         return " ".join(said) or self.name
 
 

@@ -243,6 +243,8 @@ def _host(word: str) -> str:
     if word.endswith((".py", ".toml")) or "/" in word:
         flag = "--config" if word.endswith(".toml") else "--kernel"
         raise SettingsError(f"{word!r} is neither a host nor a kernel's file (NAME.py): for a file write {flag} {word}")
+    if re.match(r"\d+x\d+", word):
+        raise SettingsError(f"{word!r} is a tensor's shape: --shape names those of the kernel, in their order")
     if not _HOST.fullmatch(word):
         raise SettingsError(f"{word!r} is neither a host (USER@HOST) nor a command: see --help")
     if word in _MEANT_AS_RUN:

@@ -62,6 +62,10 @@ ALL: dict[str, DType] = {each: each for each in list(globals().values()) if isin
 _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL.values() if dtype != "tfloat32" and dtype.since <= SIMULATED_VERSION}
 
 
+SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "f32": "float32", "fp8": "float8_e4m3"}
+"""Names that people write on a command line."""
+
+
 def as_dtype(value: Any) -> DType:
     """Accepts an NKI dtype, its name, or a NumPy or ml_dtypes dtype."""
     if type(value) is DType:

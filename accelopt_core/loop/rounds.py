@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from accelopt_core.candidate import MOST_AT_ONCE, MOST_LANES, Attempt, Candidate, Plan, lane_names
-from accelopt_core.evaluation import Evaluation, Measured, Step, explain
+from accelopt_core.evaluation import Evaluation, Measured, Step, explain, own_faults
 from accelopt_core.language import Language
 from accelopt_core.learning.experiences import machine_and_toolchain, measured_rejection, refutation, way_experience
 from accelopt_core.loop.beam import BeamState
@@ -203,8 +203,8 @@ class Loop:
             raise BaselineRejected(baseline)
         self._state = state = self._state_of(baseline)
         self._tell(BaselineMeasured(baseline))
-        for line in baseline.shared_faults:
-            self._tell(Notice(f"the input kernel itself fails this, so nothing is held to it: {line}", "warning"))
+        if baseline.shared_faults:
+            self._tell(Notice(own_faults(baseline.shared_faults), "warning"))
         first = 1 if past is None else self._restore(past.attempts)
         # A resumed run writes it too: it may have been killed between two of its files.
         self._file_best()
@@ -617,8 +617,8 @@ class Loop:
                 self._drop(candidate, result, Outcome(result.kind), explain(result))
                 lost = lost or (candidate.id if is_best else "")
                 continue
-            for line in result.shared_faults:
-                self._tell(Notice(f"left out, since the input kernel fails it too: {line}", "warning"))
+            if result.shared_faults and not state.baseline.shared_faults:
+                self._tell(Notice(own_faults(result.shared_faults), "warning"))
             decision = state.against_input(result)
             if decision.improved:
                 self._tell(LastCheck(candidate.id, result, True))

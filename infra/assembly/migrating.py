@@ -65,7 +65,7 @@ def outdated(source: str) -> Outdated | None:
         return Outdated(dialect.value, only_in_old_sdks=True)
     if dialect is not Dialect.PARSER:
         return None
-    *older, newest = (not _refused(source, version) for version in VERSIONS)
+    *older, newest = (not _refused(source, version) for version in VERSIONS[1:])  # of 0.2 no list of names is known
     is_old = not newest and any(older)  # what none of them reads is no matter of versions
     return Outdated(dialect.value, only_in_old_sdks=False) if is_old else None
 

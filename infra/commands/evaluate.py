@@ -32,8 +32,6 @@ from infra.terminal.rejected import may_be_narrow
 from infra.terminal.started_as import raised_as_here, started_as
 from infra.terminal.wording import printable
 
-_LEFT_OUT = "a run that begins with this kernel leaves such inputs out: name it as its own original to be judged so"
-
 FOR_RUNS = ("rounds", "patience", "resume", "run_id", "replay")
 """Settings that say nothing of one kernel."""
 
@@ -79,7 +77,8 @@ def evaluation(
         return replace(document, **_beside(settings, problem, progress, before, original, result))
     failure = document.failure
     if original is None and failure is not None and failure.distribution != REFERENCE:
-        return replace(document, said=f"{document.said}; {_LEFT_OUT}")
+        as_a_run = started_as(f"python3 orchestrator.py evaluate {kernel} --original {kernel}")
+        return replace(document, said=f"{document.said}; a run would leave such inputs out, as `{as_a_run}` does")
     narrow = may_be_narrow(failure, problem.task.precision) if failure is not None and original is None else ""
     return replace(document, said=f"{document.said}; {started_as(narrow)}") if narrow else document
 

@@ -12,7 +12,7 @@ from enum import Enum
 from html import escape
 
 from accelopt_core.candidate import Attempt
-from accelopt_core.evaluation import Measured, Proof, between
+from accelopt_core.evaluation import Bounds, Measured, Proof, between, own_faults
 from accelopt_core.explanation import heading, reasons
 from infra.documents.run_document import RunDocument, run_document
 from infra.report.roofline import NoRoofline, Roofline, roofline
@@ -193,18 +193,19 @@ def _result(summary: RunSummary) -> tuple[KernelRow, ...]:
     if summary.baseline is None or summary.best is None:
         return ()
     before = summary.baseline.result
-    rows = [_row("input", before, before.latency_us, before)]
+    bounds = wording.bounds_of([before, summary.best.result])
+    rows = [_row("input", before, before.latency_us, bounds)]
     if summary.improved:
         name = f"best, {summary.best.candidate.id}"
-        rows.append(_row(name, summary.best.result, summary.speedup_basis_us, before))
+        rows.append(_row(name, summary.best.result, summary.speedup_basis_us, bounds))
     if (other := summary.counterpart) is not None:
         said = wording.counterpart_row(other.result, other.candidate.id, before)
-        rows.append(_row(f"{said.name}, {said.remark}", other.result, before.latency_us, before))
+        rows.append(_row(f"{said.name}, {said.remark}", other.result, before.latency_us, bounds))
     return tuple(rows)
 
 
-def _row(name: str, result: Measured, basis_us: float, baseline: Measured) -> KernelRow:
-    percent = baseline.profile.bounds.percent_of_peak(result.latency_us)
+def _row(name: str, result: Measured, basis_us: float, bounds: Bounds) -> KernelRow:
+    percent = bounds.percent_of_peak(result.latency_us)
     limits = result.profile.busy_shares
     busiest = max(limits, key=lambda engine: limits[engine], default="")
     bound_by = f"{busiest}, {100 * limits[busiest]:.0f} % busy" if busiest else "not known"
@@ -233,9 +234,9 @@ def _remarks(summary: RunSummary) -> tuple[str, ...]:
     if summary.tied:
         said.append(f"Predictions do not tell the best from {', '.join(summary.tied)}: they differ by less than a tie.")
     if before.profile.bounds.source == "trace":
-        said.append("The bound is derived from what the input kernel itself computes and moves.")
+        said.append("The bound is derived from what the kernel itself computes and moves, the best or the input.")
     faults = summary.best.result.shared_faults if summary.best is not None else ()
-    said += [f"Left out, since the input kernel fails it too: {_text(line)}" for line in faults]
+    said += [_text(own_faults(faults))] if faults else []
     return tuple(said)
 
 

@@ -231,6 +231,14 @@ class RunFolder:
         except JournalLocked:
             return True
 
+    @property
+    def is_failed_start(self) -> bool:
+        """Did it fail before its input kernel was measured? What cannot be read is none."""
+        try:
+            return not (self.path / "baseline.json").exists() and self.manifest().status == "failed"
+        except JournalError:
+            return False
+
     # --- writing ---
 
     def attempt(self, attempt: Attempt) -> None:
@@ -441,10 +449,12 @@ class RunFolder:
 
 
 def find_run(checkpoints: Path, run_id: str) -> RunFolder:
-    """The run of that id, or of an id that begins so; `latest` is the newest. Raises RunNotFound."""
+    """The run of that id, or of an id that begins so; `latest` is the newest, failed starts aside where there is
+    another. Raises RunNotFound."""
     known = run_ids(checkpoints)
     if run_id == "latest" and known:
-        return RunFolder(checkpoints / known[-1])
+        begun = (name for name in reversed(known) if not RunFolder(checkpoints / name).is_failed_start)
+        return RunFolder(checkpoints / next(begun, known[-1]))
     if run_id in known:
         return RunFolder(checkpoints / run_id)
     fitting = [name for name in known if name.startswith(run_id)]

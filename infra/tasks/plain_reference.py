@@ -25,6 +25,7 @@ import ml_dtypes
 import numpy as np
 
 from infra.tasks.reference_reader import DECLARATIONS, KNOWN_FUNCTIONS, TaskInvalid
+from nki_sim.dtypes import SHORT
 
 Example = Union[np.ndarray, tuple, int, float]
 """One argument: an array, a shape `(128, 512)` of float32, one with a dtype `((128, 512), "bfloat16")`, or a number."""
@@ -365,10 +366,6 @@ def _like(where: str, example: np.ndarray) -> str:
 
 def _normal(shape: object, kind: np.dtype) -> str:
     return f"_np.random.normal(size={shape}).astype({_dtype_text(kind)})"
-
-
-SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "f32": "float32", "fp8": "float8_e4m3"}
-"""Names of types that people write."""
 
 
 def dtype_named(where: str, named: Any) -> np.dtype:

@@ -333,7 +333,7 @@ def _baselines(before: Measured, best: Measured, own: CompilersOwn | None) -> st
     else:
         faster = wording.speedup(own.latency_us, best.latency_us)
         by_itself = f"{wording.latency(own.latency_us)} ({faster}; {own.said})"
-    bound = wording.latency(best.profile.bounds.peak_us)
+    bound = wording.latency(wording.bounds_of([before, best]).peak_us)
     return f"input {wording.latency(before.latency_us)}, bound {bound}, compiler's own: {by_itself}"
 
 
@@ -382,7 +382,7 @@ def kernel_after(summary: RunSummary, round: int | None) -> Candidate:
         raise SettingsError(f"run {summary.manifest.run_id} ended before its input kernel was measured")
     if round is None:
         return summary.best.candidate
-    _check_round(summary, round)
+    _check_round(summary, round, first=0)
     stood = summary.baseline.candidate
     for each in summary.attempts:
         improved = each.outcome is Outcome.IMPROVED and each.last_check is None
@@ -391,10 +391,11 @@ def kernel_after(summary: RunSummary, round: int | None) -> Candidate:
     return stood
 
 
-def _check_round(summary: RunSummary, number: int) -> None:
+def _check_round(summary: RunSummary, number: int, first: int = 1) -> None:
     done = max((each.round for each in summary.attempts), default=0)
-    if not 1 <= number <= done:
-        raise SettingsError(f"round {number}: run {summary.manifest.run_id} has rounds 1 to {done}")
+    if not first <= number <= done:
+        input_kernel = "" if first else ", and its input is that of round 0"
+        raise SettingsError(f"round {number}: run {summary.manifest.run_id} has rounds 1 to {done}{input_kernel}")
 
 
 def print_round(console: Console, summary: RunSummary, number: int) -> None:
@@ -428,8 +429,12 @@ def diff_of(summary: RunSummary) -> list[str]:
 
 
 def print_diff(console: Console, summary: RunSummary) -> None:
-    """Coloured on a terminal."""
-    for line in diff_of(summary):
+    """Coloured on a terminal; where there is none, why."""
+    lines = diff_of(summary)
+    if not lines:
+        why = "its input kernel was never measured" if summary.baseline is None else summary.nothing_faster
+        console.print(Text(f"run {summary.manifest.run_id}: no difference: {why}", style="dim"), soft_wrap=True)
+    for line in lines:
         console.print(Text(wording.printable(line), style=_diff_style(line)), soft_wrap=True)
 
 
@@ -465,7 +470,7 @@ def print_runs(console: Console, checkpoints: Path) -> None:
             table.add_row(run_id, Text("damaged", style="red"), "-", "-", "-", "see below")
             damage.append(str(error))
             continue
-        if summary.baseline is None and summary.manifest.status == "failed":
+        if summary.folder.is_failed_start:
             refused += 1
             continue
         table.add_row(*_run_row(run_id, summary))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accelopt_core.candidate import Attempt
-from accelopt_core.evaluation import Finding, Measured, between
+from accelopt_core.evaluation import Bounds, Finding, Measured, between, own_faults
 from accelopt_core.ports import Usage
 from ka_extensions.attempt_history import last_of_rounds
 from ka_extensions.outcome import Outcome
@@ -124,8 +125,15 @@ class LatencyRow:
     """What its speed-up is over, where that is not the baseline's first latency."""
 
 
+def bounds_of(results: Iterable[Measured]) -> Bounds:
+    """The least of theirs: they differ where a task declares no work, and each kernel is held to its own."""
+    return min((each.profile.bounds for each in results), key=lambda bounds: bounds.peak_us)
+
+
 def latency_table(rows: Iterable[LatencyRow], baseline: Measured, width: int, *, ascii_only: bool = False) -> Table:
     """Latency, speed-up and percent of the bound; says so when latencies are simulated or the bound is derived."""
+    rows = list(rows)
+    bounds = bounds_of([baseline, *(row.result for row in rows if row.result is not None)])
     columns = max(6, width - 52)  # for remarks, beside the numbers: those are never cut
     derived = baseline.profile.bounds.source == "trace"
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
@@ -136,13 +144,17 @@ def latency_table(rows: Iterable[LatencyRow], baseline: Measured, width: int, *,
     table.add_column("", no_wrap=True, style="dim")
     for row in rows:
         us = row.result.latency_us if row.result else None
-        percent = f"{baseline.profile.bounds.percent_of_peak(us):.1f} %" if us is not None else "-"
+        percent = f"{bounds.percent_of_peak(us):.1f} %" if us is not None else "-"
         table.add_row(
             Text(row.name, style=row.style), Text(latency(us), style=row.style),
             Text(speedup(row.basis_us or baseline.latency_us, us), style=row.style), Text(percent, style=row.style),
             one_line(row.remark, columns, ascii_only=ascii_only),
         )  # fmt: skip
     return table
+
+
+MUCH_PERCENT = 20
+"""Of a latency: so much that rests on guesses is said beside the result."""
 
 
 def notes(baseline: Measured, best: Measured | None = None) -> list[str]:
@@ -153,7 +165,7 @@ def notes(baseline: Measured, best: Measured | None = None) -> list[str]:
 def explained(baseline: Measured, best: Measured | None = None) -> list[str]:
     """Where the bound comes from, how sure a simulated latency is, what a verdict rests on."""
     derived = baseline.profile.bounds.source == "trace"
-    bound = ["* bound derived from what the input kernel itself computes and moves"] if derived else []
+    bound = ["* bound derived from what the kernel itself computes and moves, the best or the input"] if derived else []
     return bound + _likely(baseline, best or baseline) + _rests_on(best or baseline)
 
 
@@ -161,8 +173,16 @@ def warnings(baseline: Measured, best: Measured | None = None) -> list[str]:
     """What a number must not be read without."""
     caveat = [baseline.caveat] if baseline.caveat else []
     faults = best.shared_faults if best is not None else ()
-    shared = [f"left out, since the input kernel fails it too: {one_line(line)}" for line in faults]
-    return caveat + _input_rests_on(baseline) + shared
+    shared = [one_line(own_faults(faults))] if faults else []
+    likely = best.likely if best is not None else None
+    guesses = [line for line in (likely.rests_on if likely is not None else ()) if _is_much(line)]
+    return caveat + _input_rests_on(baseline) + shared + guesses
+
+
+def _is_much(line: str) -> bool:
+    """Of what an interval rests on: is it a guess for a good part of the time?"""
+    share = re.match(r"(\d+) % of this time", line)
+    return share is not None and int(share[1]) >= MUCH_PERCENT
 
 
 def _input_rests_on(baseline: Measured) -> list[str]:

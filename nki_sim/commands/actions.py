@@ -21,7 +21,7 @@ from nki_sim.checks.accumulation import device_doubts
 from nki_sim.commands import gantt
 from nki_sim.commands.documents import ErrorDocument, as_json, check_document, profile_document
 from nki_sim.commands.problem import BadProblem, beside_the_reference, drawn_inputs, load_problem, module_of
-from nki_sim.dtypes import as_dtype
+from nki_sim.dtypes import SHORT, as_dtype
 from nki_sim.encoding import program_file
 from nki_sim.errors import NkiError
 from nki_sim.execution.executor import execute_counting
@@ -116,7 +116,7 @@ def _specs(options: argparse.Namespace) -> list[TensorSpec]:
         sizes, _, dtype = text.partition(":")
         try:
             shape = tuple(int(n) for n in sizes.split("x"))
-            specs.append(TensorSpec(shape, as_dtype(dtype or "float32")))
+            specs.append(TensorSpec(shape, as_dtype(SHORT.get(dtype, dtype or "float32"))))
         except ValueError:
             raise UsageError(f"--shape {text}: write it as 128x512:float32") from None
         except NkiError as error:
@@ -189,7 +189,7 @@ def _run(options: argparse.Namespace, _: TextIO | None) -> int:
     kernel = _load(options)
     module, inputs = None, []
     if options.problem is not None:
-        module = load_problem(options.problem, *PROTOCOL)
+        module = load_problem(options.problem, *PROTOCOL, drawn=_drawn(options))
         inputs = drawn_inputs(module, options.seed)
     arrays = _arrays(options) if module is None else list(module.transform_to_nki_inputs(inputs))
     arguments, keywords = _call(kernel, arrays, _constants(options))
@@ -270,7 +270,7 @@ def _traced(options: argparse.Namespace) -> Program:
 
 def _given(options: argparse.Namespace, kernel: Any) -> tuple[list[Any], dict[str, Any]]:
     if getattr(options, "problem", None) is not None:
-        tensors = _problem_specs(options.problem)
+        tensors = _problem_specs(options)
     else:
         tensors = [*_specs(options)] or [TensorSpec(a.shape, as_dtype(a.dtype)) for a in _arrays(options)]
     return _call(kernel, tensors, _constants(options))
@@ -292,7 +292,7 @@ def _trace(options: argparse.Namespace, _: TextIO | None) -> int:
 
 
 def _migrate(options: argparse.Namespace, _: TextIO | None) -> int:
-    values = _arrays(options) if options.problem is None else _problem_values(options.problem)
+    values = _arrays(options) if options.problem is None else _problem_values(options)
     try:
         dialect, migration = command.migrate_file(
             options.kernel,
@@ -356,19 +356,24 @@ def _counted(program: Program, options: argparse.Namespace) -> Passes | None:
     """How often device loops ran on the given inputs; None where registers decide nothing."""
     if not must_be_counted(program):
         return None
-    values = _problem_values(options.problem) if options.problem is not None else _arrays(options)
+    values = _problem_values(options) if options.problem is not None else _arrays(options)
     return execute_counting(program, [value for value in values if isinstance(value, np.ndarray)])[1]
 
 
-def _problem_specs(path: Path) -> list[Any]:
+def _problem_specs(options: argparse.Namespace) -> list[Any]:
     """The arguments that a reference module gives its kernel, tensors by shape and dtype only."""
-    values = _problem_values(path)
+    values = _problem_values(options)
     return [TensorSpec(v.shape, as_dtype(v.dtype)) if isinstance(v, np.ndarray) else v for v in values]
 
 
-def _problem_values(path: Path) -> list[Any]:
+def _drawn(options: argparse.Namespace) -> Callable[[], list[Any]] | None:
+    """What the command line draws or reads, for a reference that is a plain function."""
+    return (lambda: _arrays(options)) if options.shape or options.inputs else None
+
+
+def _problem_values(options: argparse.Namespace) -> list[Any]:
     """The arguments that a reference module gives its kernel."""
-    module = load_problem(path, "get_inputs", "transform_to_nki_inputs")
+    module = load_problem(options.problem, "get_inputs", "transform_to_nki_inputs", drawn=_drawn(options))
     return list(module.transform_to_nki_inputs(module.get_inputs()))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +32,8 @@ def _reshaped(result: Any, reference: Any) -> list[np.ndarray]:
 _IDENTITIES = {"transform_to_nki_inputs": _as_they_are, "transform_nki_outputs": _reshaped}
 """What a reference that does not define them means."""
 _MEANT = {
-    "get_inputs": "it draws the arguments: return [np.random.normal(size=(128, 512)).astype(np.float32)]",
+    "get_inputs": "it draws the arguments: return [np.random.normal(size=(128, 512)).astype(np.float32)]; "
+    "or name their shapes: --shape 128x512:float32",
     "forward": "it says what the kernel computes, in NumPy",
 }
 
@@ -54,14 +55,22 @@ def module_of(path: Path, name: str, marks: bool = False) -> ModuleType:
     return module
 
 
-def load_problem(path: Path, *needed: str) -> Any:
+def load_problem(path: Path, *needed: str, drawn: Callable[[], list[Any]] | None = None) -> Any:
     """The module, with those functions; the protocol's two transforms are identities where it has none.
 
-    Raises BadProblem, and whatever the module's own code does.
+    `drawn`: inputs for a file that draws none itself and computes by its one function, whatever that is called. Raises
+    BadProblem, and whatever the module's own code does.
     """
     if not path.is_file():
         raise BadProblem(f"no reference module {path}")
     module: Any = module_of(path, "problem")
+    own = [each for each in vars(module).values() if getattr(each, "__module__", "") == "problem" and callable(each)]
+    public = [each for each in own if not each.__name__.startswith("_")]
+    if drawn is not None and not hasattr(module, "get_inputs"):
+        module.get_inputs = drawn
+        module.forward = getattr(module, "forward", None) or (public[0] if len(public) == 1 else None)
+        if module.forward is None:
+            raise BadProblem(f"{path}: which of its functions says what the kernel computes? call that forward")
     for name, identity in _IDENTITIES.items():
         if not hasattr(module, name):
             setattr(module, name, identity)

@@ -777,7 +777,7 @@ def test_what_the_input_kernel_fails_too_drops_no_winner_and_is_said() -> None:
     outcome = script.run(rounds=1)
     assert outcome.best.id == "r001t1" and outcome.best_result.shared_faults == (said,)
     assert [event.message for event in script.events if isinstance(event, Notice) and event.level == "warning"] == [
-        f"left out, since the input kernel fails it too: {said}"
+        f"the input kernel itself is wrong, and the winner may be as far off there: {said}"
     ]
     assert not any(experience.rejected for experience in script.memory.experiences)
 
