@@ -543,6 +543,8 @@ class Invocation:
     """Of `show`: that round alone; of `apply`, with `from_run`: the best kernel as it stood after it."""
     from_run: str = ""
     """Of `apply`: a run, in place of a kernel."""
+    step: int | None = None
+    """Of `apply`, with `from_run`: how many steps of the round are carried out."""
     as_html: bool = False
     """Of `show`: as a page."""
     html: Path | None = None

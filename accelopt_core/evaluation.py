@@ -520,7 +520,7 @@ def explain(evaluation: Evaluation) -> str:
             return f"right, but not timed: {said}"
         case Measured() as measured:
             bounds = measured.profile.bounds
-            of = "the bound" if bounds.source != "trace" else "what its own work takes at least"
+            of = "the bound" if bounds.source != "trace" else "the speed that its own work allows"
             return f"{measured.label}{timed(measured)}, {measured.percent_of_peak:.1f} % of {of}"
 
 

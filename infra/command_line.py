@@ -56,6 +56,8 @@ OWN_FLAGS: Mapping[str, tuple[tuple[Command, ...], Mapping[str, Any], str]] = {
     "--site": (("apply",), {"metavar": "KEY", "default": ""}, "where, as the menu names it"),
     "--from": (("apply",), {"metavar": "RUN-ID", "default": "", "dest": "from_run"},
                "the best kernel of a run in place of a change of the menu, with --round as it stood after that"),
+    "--step": (("apply",), {"type": int, "metavar": "N"},
+               "with --from: what the first N steps of a round make, as `show --round` lists them"),
     "--output": (("apply",), {"metavar": "NEW.py"}, "the file for the new kernel"),
     "--overwrite": (("apply",), _YES, "also where that file is there already"),
     "--dry-run": (("clean",), _YES, "say what would be removed, and remove nothing"),
@@ -164,6 +166,8 @@ def read(
             raise SettingsError(f"{flag}: only `{' and '.join(commands)}` has it, not `{command}`")
     if parsed.round is not None and command == "apply" and not parsed.from_run:
         raise SettingsError("--round: of a run: `apply --from RUN-ID --round N`")
+    if parsed.step is not None and not parsed.from_run:
+        raise SettingsError("--step: of a run: `apply --from RUN-ID --step N`")
     html = _page(parsed.html, words, folder) if parsed.html else None
     for name, value in (("task", DEMO_TASK), ("preset", DEMO_PRESET)) if is_demo else ():
         if flags.setdefault(("run", name), Given(value, DEMO)).value != value:
@@ -190,7 +194,8 @@ def read(
     original, output = (folder / Path(path).expanduser() if path else None for path in (parsed.original, parsed.output))
     return Invocation(
         command, from_given(given), run_id, parsed.json, parsed.dry_run, original, parsed.tool,
-        parsed.site, output, parsed.overwrite, parsed.all, parsed.round, parsed.from_run, as_html, html, origins,
+        parsed.site, output, parsed.overwrite, parsed.all, parsed.round, parsed.from_run, parsed.step, as_html, html,
+        origins,
     )  # fmt: skip
 
 

@@ -408,6 +408,10 @@ def read_flags(groups: Mapping[str, type], parsed: argparse.Namespace, folder: P
     return given
 
 
+_MEANT = {"--reference": "--problem", "--ref": "--problem", "--dtype": "--shape"}
+"""Flags that people try, and the one that does it."""
+
+
 def unknown_flag(text: str, groups: Mapping[str, type], others: Sequence[str]) -> SettingsError:
     """Names the flag without its value, which could be a secret."""
     flag = text.split("=", 1)[0]
@@ -415,7 +419,9 @@ def unknown_flag(text: str, groups: Mapping[str, type], others: Sequence[str]) -
         return SettingsError(gone)
     if _is_secret(flag):
         return SettingsError(f"{flag} is not a flag: {_KEYS_ARE_NOT_SETTINGS}")
-    nearest = closest(flag, [spec.flag for kind in groups.values() for spec in specs(kind)] + list(others))
+    nearest = _MEANT.get(flag) or closest(
+        flag, [spec.flag for kind in groups.values() for spec in specs(kind)] + list(others)
+    )
     return SettingsError(f"unknown flag {flag}: " + (f"did you mean {nearest}?" if nearest else "see --help"))
 
 

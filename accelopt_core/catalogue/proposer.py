@@ -79,7 +79,9 @@ class CataloguePlanner:
                 f"the catalogue cannot read this kernel: {error}; use a language model instead"
             ) from error
         if plan is None:
-            raise NothingToPlan(f"the catalogue has no idea left that gains {100 * self._worth:.2g} % by simulation")
+            raise NothingToPlan(
+                f"the catalogue has no idea left that gains {100 * self._worth:.2g} %: less is a tie by simulation"
+            )
         return replace(plan, parent_id=None) if plan.parent_id == context.parent.id else plan
 
     def _planned(self, context: RoundContext, wanted: Wanted) -> tuple[Plan | None, bool]:

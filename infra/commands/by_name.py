@@ -343,8 +343,12 @@ def apply(invocation: config.Invocation, answer: Answer) -> int:
     folder, overwrite = Folder(output.parent), invocation.overwrite
     if invocation.from_run:
         summary = report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.from_run))
-        document = choosing.kernel_of_run(summary, invocation.round, folder, output.name, overwrite=overwrite)
-        then = "it was verified in that run"
+        if invocation.step is None:
+            document = choosing.kernel_of_run(summary, invocation.round, folder, output.name, overwrite=overwrite)
+            then = "it was verified in that run"
+        else:
+            document = choosing.steps_of_run(invocation, summary, invocation.step, folder, output.name)
+            then = f"nothing of it was run yet: `evaluate {report.shown_path(output)}`, with that run's --problem"
     else:
         document = choosing.change(
             invocation.settings, named, invocation.tool, invocation.site, folder, output.name, overwrite=overwrite

@@ -9,20 +9,20 @@ from pathlib import Path
 import config
 from accelopt_core.candidate import Candidate
 from accelopt_core.catalogue.explaining import LIMIT_S
-from accelopt_core.catalogue.kernel_trees import NoTree, StepName, StepRefused
+from accelopt_core.catalogue.kernel_trees import NoTree, StepName, StepRefused, steps_in
 from accelopt_core.catalogue.menu import CatalogueMenu
 from accelopt_core.evaluation import Measured
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.ports import Progress
 from accelopt_core.proposer import RoundContext
-from infra.assembly.problem import nki_problem_of
+from infra.assembly.problem import nki_problem_of, resumed_problem
 from infra.assembly.targets import predictor_of
 from infra.commands.evaluate import evaluated
 from infra.documents.kernel_document import ChangedDocument, MenuDocument
 from infra.prediction.predictor import Predictor
 from infra.settings_reader import SettingsError
 from infra.tasks.user_files import Folder
-from infra.terminal.report import RunSummary, kernel_after
+from infra.terminal.report import RunSummary, kernel_after, kernel_of
 from nki_sim.timing import ties
 
 
@@ -80,6 +80,42 @@ def kernel_of_run(
     before = summary.baseline.candidate.source if summary.baseline is not None else ""
     name = f"{summary.manifest.run_id}: {best.id}"
     return ChangedDocument(name, "", "", output, overwrote, difference(before, best.source, "input", output))
+
+
+def steps_of_run(
+    invocation: config.Invocation, summary: RunSummary, steps: int, folder: Folder, output: str
+) -> ChangedDocument:
+    """Writes what the first `steps` steps of one round make of the kernel that it began with.
+
+    The round is the invocation's, or that of the best kernel. Raises SettingsError for a round that no steps of the
+    catalogue made, or fewer of them, and Outside where the file may not be written.
+    """
+    path = folder.new_file(output, overwrite=invocation.overwrite)
+    best, run = summary.best, summary.manifest.run_id
+    tried = [each for each in summary.attempts if each.candidate is not None and each.plan is not None]
+    if invocation.round is not None:
+        chosen = [each for each in tried if each.round == invocation.round]
+    else:
+        chosen = [each for each in tried if best is not None and each.id == best.candidate.id]
+    known = [(each, steps_in(each.plan.details)) for each in chosen if each.plan is not None]
+    attempt, names = next(((each, found) for each, found in known if found), (None, ()))
+    if attempt is None:
+        raise SettingsError(
+            f"--step: no steps of the catalogue made that kernel of run {run}: `show {run}` has its rounds"
+        )
+    if not 1 <= steps <= len(names):
+        raise SettingsError(f"--step {steps}: round {attempt.round} of run {run} has steps 1 to {len(names)}")
+    settings = invocation.over(config.from_document(summary.folder.config(), f"run {run}"))
+    before = kernel_of(summary, attempt.parent_id)
+    task = resumed_problem(settings, summary.folder).task
+    with closing(Predictor(task, settings.target.machine, settings.target.compile_timeout_s)) as predictor:
+        try:
+            made = predictor.carried_out(before, [name for name, _ in names[:steps]])
+        except (NoTree, StepRefused) as error:
+            raise SettingsError(f"--step {steps}: this release carries them out differently ({error})") from None
+    overwrote = written(folder, path, made, overwrite=invocation.overwrite)
+    name = f"{run}: {attempt.id}, steps 1 to {steps}"
+    return ChangedDocument(name, "", "", output, overwrote, difference(before, made, attempt.parent_id, output))
 
 
 def written(folder: Folder, path: Path, text: str, *, overwrite: bool) -> bool:

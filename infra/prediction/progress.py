@@ -116,5 +116,5 @@ class PlanningWatch:
         """Empty where nothing is priced."""
         if not work.prices:
             return ""
-        asked, priced = self._pricing.asked - work.asked, self._pricing.priced - work.priced
-        return f"priced {priced} of {asked} kernels" if 0 <= priced < asked else ""
+        priced = self._pricing.priced - work.priced
+        return f"priced {priced} kernels" if self._pricing.asked - work.asked > priced >= 0 else ""

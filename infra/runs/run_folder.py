@@ -453,8 +453,8 @@ def find_run(checkpoints: Path, run_id: str) -> RunFolder:
     another. Raises RunNotFound."""
     known = run_ids(checkpoints)
     if run_id == "latest" and known:
-        begun = (name for name in reversed(known) if not RunFolder(checkpoints / name).is_failed_start)
-        return RunFolder(checkpoints / next(begun, known[-1]))
+        begun = next((name for name in reversed(known) if not RunFolder(checkpoints / name).is_failed_start), known[-1])
+        return RunFolder(checkpoints / begun)
     if run_id in known:
         return RunFolder(checkpoints / run_id)
     fitting = [name for name in known if name.startswith(run_id)]
@@ -462,7 +462,8 @@ def find_run(checkpoints: Path, run_id: str) -> RunFolder:
         return RunFolder(checkpoints / fitting[0])
     if not known:
         raise RunNotFound(f"no run in {checkpoints} yet: start one, or name another folder with --checkpoints")
-    listed = ", ".join(reversed((fitting or known)[-5:]))
+    starts = [name for name in known if not RunFolder(checkpoints / name).is_failed_start]
+    listed = ", ".join(reversed((fitting or starts or known)[-5:]))
     problem = "is the beginning of several runs" if fitting else "is no run"
     raise RunNotFound(f"{run_id!r} {problem} in {checkpoints}: {'choose' if fitting else 'the newest are'} {listed}")
 

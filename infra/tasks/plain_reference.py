@@ -373,7 +373,7 @@ def dtype_named(where: str, named: Any) -> np.dtype:
     try:
         kind = np.dtype(getattr(ml_dtypes, named, named) if isinstance(named, str) else named)
     except TypeError:
-        raise TaskInvalid(f"{where}: {named!r} is no dtype; write it as float32 or bfloat16") from None
+        raise TaskInvalid(f"{where}: {named!r} is no dtype; write it as float32, bf16 or int8") from None
     if not (_floating(kind) or kind == np.bool_ or np.issubdtype(kind, np.integer)):
         raise TaskInvalid(f"{where}: a kernel takes no {kind}")
     return kind

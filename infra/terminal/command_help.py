@@ -145,6 +145,7 @@ of the new kernel is run: evaluate it. A file that is there is overwritten with 
 APPLY_EXAMPLES = """\
 examples:
   python3 orchestrator.py apply --from latest --round 2 --output mine_2.py
+  python3 orchestrator.py apply --from latest --step 3 --output mine_3.py    without the steps after that
   python3 orchestrator.py apply mine.py --tool group-transfers --site 1:all:1 --output mine_2.py
 
 exit codes: 0 written · 2 usage, no such change, or there is such a file

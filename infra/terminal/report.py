@@ -6,6 +6,7 @@ All of it is made from the run's folder, so that `show` says the same a month la
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -233,7 +234,13 @@ def conclusion(summary: RunSummary) -> tuple[str, ...]:
     if summary.improved:
         faster = wording.speedup(before_us, best.latency_us)
         came_to = f"{before_us:,.1f} -> {best.latency_us:,.1f} µs: {faster} faster"
-    lines = [f"{came_to} ({on})", f"verified: {best.rests_on}", f"kernel: {shown_path(summary.folder.best_kernel)}"]
+    drawn = re.search(r": (\d+ seeds?[^;]*), worst", best.checks[-1]) if best.checks else None
+    tested = f" on {drawn[1]}" if drawn is not None and best.rests_on.endswith("tested") else ""
+    lines = [
+        f"{came_to} ({on})",
+        f"verified: {best.rests_on}{tested}",
+        f"kernel: {shown_path(summary.folder.best_kernel)}",
+    ]
     if (other := summary.counterpart) is not None:
         row = wording.counterpart_row(other.result, other.candidate.id, summary.baseline.result)
         faster = wording.speedup(before_us, other.result.latency_us)
@@ -389,6 +396,13 @@ def kernel_after(summary: RunSummary, round: int | None) -> Candidate:
         if each.round <= round and improved and each.candidate is not None:
             stood = each.candidate
     return stood
+
+
+def kernel_of(summary: RunSummary, candidate: str) -> str:
+    """The text of an attempt's kernel by its id, or else of the input's."""
+    sources = {each.id: each.candidate.source for each in summary.attempts if each.candidate is not None}
+    assert summary.baseline is not None
+    return sources.get(candidate, summary.baseline.candidate.source)
 
 
 def _check_round(summary: RunSummary, number: int, first: int = 1) -> None:

@@ -216,9 +216,9 @@ class PlainProgress:
             case RunStarted():
                 return (
                     f"run {event.run_id}: {event.task} ({event.shape}) on {event.target.name}, proposed by "
-                    f"{event.proposer}, at most {event.rounds} rounds"
+                    f"{event.proposer}, at most {event.rounds} round{'s' if event.rounds > 1 else ''}"
                     f"{f' of {event.width} candidates' if event.width > 1 else ''}, "
-                    f"{event.experiences} experiences in memory"
+                    f"experiences in memory: {event.experiences}"
                 )
             case BaselineMeasured(result=result):
                 rests_on = f"; {result.likely.sure}" if result.likely is not None else ""

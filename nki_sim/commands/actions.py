@@ -30,13 +30,14 @@ from nki_sim.loop_ir.sizes import NoForm
 from nki_sim.loop_ir.source import KernelText
 from nki_sim.loop_ir.spelling import NotWritable
 from nki_sim.loop_ir.writing import written
-from nki_sim.machine import machine
+from nki_sim.machine import Machine, machine
 from nki_sim.migrate import command
 from nki_sim.profile.profile import measure, summarise
 from nki_sim.program.memory import MemoryRegion
 from nki_sim.program.passes import Passes, must_be_counted, unrolled
 from nki_sim.program.program import Program
 from nki_sim.timing.capacity import peak
+from nki_sim.timing.cost import cost
 from nki_sim.timing.schedule import schedule
 from nki_sim.tracing.session import TensorSpec, target_machine, where
 
@@ -342,6 +343,8 @@ def _profile(options: argparse.Namespace, document: TextIO | None) -> int:
         print(as_json(profile_document(str(options.kernel), measured, written)), file=document)
         return 0
     print(gantt.report(measured, gantt.source_lines(program)))
+    if dropped := _transfers(alone, timeline.machine) - _transfers(timeline.program, timeline.machine):
+        print(f"{dropped} transfers bring what is there already: compilers drop them, so they take no time here\n")
     print(gantt.gantt(timeline, ascii_only=options.ascii), end="")
     if options.fields:
         print()
@@ -350,6 +353,12 @@ def _profile(options: argparse.Namespace, document: TextIO | None) -> int:
     if options.perfetto is not None:
         print(f"\ntimeline: {options.perfetto} (open it at ui.perfetto.dev)")
     return 0
+
+
+def _transfers(program: Program, on: Machine) -> int:
+    counts = np.bincount(program.template_ids, minlength=len(program.templates)).tolist()
+    moves = (cost(template, on).transfer is not None for template in program.templates)
+    return sum(count for count, is_move in zip(counts, moves) if is_move)
 
 
 def _counted(program: Program, options: argparse.Namespace) -> Passes | None:

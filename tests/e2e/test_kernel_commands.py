@@ -31,6 +31,21 @@ def test_apply_writes_one_new_file_and_overwrites_none_unasked(tmp_path: Path) -
     assert (work / "second.py").read_text() == made
 
 
+def test_the_steps_of_a_round_can_be_taken_back(tmp_path: Path) -> None:
+    work = folder_of_a_kernel(tmp_path)
+    ran = orchestrate("mine.py", "--rounds", "1", folder=work)
+    assert ran.status == 0, ran.errors
+    texts = []
+    for step in (1, 2):
+        of_run = ("apply", "--from", "latest", "--step", str(step), "--output", f"{step}.py")
+        done = orchestrate(*of_run, folder=work)
+        assert done.status == 0, done.errors
+        texts.append((work / f"{step}.py").read_text())
+    assert len({(work / "mine.py").read_text(), *texts, (ran.folder / "best_kernel.py").read_text()}) == 4
+    beyond = orchestrate("apply", "--from", "latest", "--step", "99", "--output", "n.py", folder=work)
+    assert beyond.status == 2 and "--step 99: round 1 of run" in beyond.errors and "has steps 1 to " in beyond.errors
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -32,11 +32,11 @@ def test_a_shipped_seed_gets_faster_and_memory_serves_the_next_run(tmp_path: Pat
 
 @pytest.mark.slow
 def test_the_demo_wins_without_a_contested_fact(tmp_path: Path) -> None:
-    """What `./run.sh` runs with no word more: a matmul that a four-byte transpose by DMA would make faster still."""
-    ran = orchestrate("--json", folder=tmp_path, environment=AS_SHIPPED)
+    """What `./run.sh` runs with no word more."""
+    ran = orchestrate("demo", "--json", folder=tmp_path, environment=AS_SHIPPED)
     assert ran.status == 0, ran.errors
     run = json.loads(ran.output)
-    assert run["task"] == "matmul" and run["improved"] and run["speedup"] > 1.05
+    assert run["improved"] and run["speedup"] >= 2
     assert run["best"]["contested"] == []
 
 

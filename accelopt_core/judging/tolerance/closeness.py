@@ -304,7 +304,7 @@ def check_output(
         bound += whole.at(0, 0.0)[1] if whole.norm[0] > 0 else 0.0
     said = _Limits(arithmetic, sums, whole, distance, bound).describe
     if (bound is not None and distance > bound) or whole.off(slack) is not None:
-        limit = limit if bound is None else min(limit, bound)
+        limit = bound if bound is not None and distance > bound else limit  # that which is said to be exceeded
         return distance, _failure(got, expected, sums.worst(), "outputs differ", where, distance, limit, said("output"))
     single = _single(got, expected, sums)
     if single is not None and not single.endswith("differ"):
