@@ -12,24 +12,12 @@ from dataclasses import replace
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.flow import uses_of
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.changes import (
-    ELEMENTWISE,
-    PARTITION_WISE,
-    Path,
-    Refused,
-    checked,
-    loop_at,
-    loops_around,
-    node_at,
-    paths,
-    with_node,
-)
+from nki_sim.loop_ir.changes import PARTITION_WISE, Path, Refused, checked, loop_at, loops_around, paths, with_node
 from nki_sim.loop_ir.dependence import allocated_in, conflict, uses
 from nki_sim.loop_ir.reading import IMPLICIT
 from nki_sim.loop_ir.tree import Access, DeviceLoop, Instruction, Loop, LoopKernel, Node, rebuilt, walk
 
-
-_ROW_WISE = PARTITION_WISE & ELEMENTWISE.keys()
+_ALONG_ROWS = ("tensor_tensor_scan", "tensor_scalar_reduce")
 
 
 class DealRows:
@@ -38,16 +26,15 @@ class DealRows:
     name = "rows-in-turn"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in _loops(kernel):
-            yield Site(self.name, path, (), f"rows dealt out to the passes of line {node.site} in turn", node.site)
+        for path, loop in _loops(kernel):
+            yield Site(self.name, path, (), f"rows dealt out to the passes of line {loop.site} in turn", loop.site)
         for path, node in paths(kernel.body):
             if isinstance(node, Instruction) and _rows_beside(node, kernel)[1]:
                 yield Site(self.name, path, (), f"rows of line {node.line} in sequence on each partition", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        if isinstance(node := node_at(kernel, site.path), Instruction):
-            return _in_sequence(kernel, node)
-        return dealt_out(kernel, site.path)
+        there = dict(paths(kernel.body)).get(site.path)
+        return _in_sequence(kernel, there) if isinstance(there, Instruction) else dealt_out(kernel, site.path)
 
 
 def _loops(kernel: LoopKernel) -> Iterator[tuple[Path, Loop]]:
@@ -58,50 +45,47 @@ def _loops(kernel: LoopKernel) -> Iterator[tuple[Path, Loop]]:
                 yield path, node
 
 
-def _rows_beside(node: Instruction, kernel: LoopKernel) -> tuple[int, int]:
-    """(Partitions, rows on each) of a load whose rows p, p + P, p + 2 P, ... lie side by side on partition p."""
-    if node.opcode != "dma_copy" or not kernel.buffers[node.operands[0].buffer].region.on_chip:
+def _rows_beside(load: Instruction, kernel: LoopKernel) -> tuple[int, int]:
+    """(Partitions, rows on each) of a load that lays rows p, p + P, p + 2 P, ... side by side on partition p; or 0."""
+    if load.opcode != "dma_copy" or not kernel.buffers[load.operands[0].buffer].region.on_chip:
         return (0, 0)
-    (row, height), (further, count) = (*node.operands[1].pattern, (0, 0))[:2]
+    (row, height), (further, count) = (*load.operands[1].pattern, (0, 0))[:2]
     return (height, count) if row and further == row * height and count > 1 else (0, 0)
 
 
 def _in_sequence(kernel: LoopKernel, load: Instruction) -> LoopKernel:
-    """Partition p with rows n p, n p + 1, ... of that load, and of all that is computed with it row by row."""
+    """Partition p with the rows n p, n p + 1, ... of that load, and of all that is computed with them row by row."""
     height, count = _rows_beside(load, kernel)
-    tiles = {load.operands[0].buffer}
-    touching: list[Instruction] = []
-    while True:
-        found = [n for n, _ in walk(kernel.body) if isinstance(n, Instruction) and tiles & {o.buffer for o in n.operands}]
-        if len(found) == len(touching):
-            break
-        touching = found
-        of = {o.buffer for node in found for o in node.operands if o.role not in IMPLICIT}
-        tiles |= {key for key in of if kernel.buffers[key].region.on_chip and not _same_everywhere(kernel, key)}
+    tiles: set[int] = set()
+
+    def touches(node: Instruction) -> bool:
+        return any(each.buffer in tiles for each in node.operands)
+
+    more = {load.operands[0].buffer} if count else set()  # at some shape there may be one row on each partition
+    while more:
+        tiles |= more
+        beside = [node.operands for node, _ in walk(kernel.body) if isinstance(node, Instruction) and touches(node)]
+        more = {o.buffer for o in sum(beside, ()) if o.role not in IMPLICIT and kernel.buffers[o.buffer].region.on_chip}
+        more = {key for key in more - tiles if not _same_everywhere(kernel, key)}
 
     def moved(access: Access, node: Instruction) -> Access:
-        (stride, partitions), (further, rows), *rest = (*access.pattern, (0, 1), (0, 1))[: max(2, len(access.pattern))]
         buffer = kernel.buffers[access.buffer]
-        if access.role in IMPLICIT:
-            return access
-        if not buffer.region.on_chip:
-            if stride and (partitions, further, rows) == (height, stride * height, count):
-                return replace(access, pattern=((stride * count, height), (stride, count), *rest))
-        elif access.buffer not in tiles:
-            if further == 0 or access.elements == partitions:
-                return access
-        else:
-            size = buffer.partition_elements * buffer.dtype.itemsize // access.dtype.itemsize
-            whole = node.opcode != "tensor_reduce" and (further, rows) == (1, size) and size % count == 0
-            if buffer.shape[0] == partitions == height and (whole or (further * count, rows) == (size, count)):
-                return access
-        raise Refused(f"line {node.line} does not take each row by itself")
+        (stride, partitions), (further, rows) = (*access.pattern, (0, 1))[:2]
+        size = buffer.partition_elements * buffer.dtype.itemsize // access.dtype.itemsize
+        whole = node.opcode != "tensor_reduce" and (further, rows) == (1, size) and size % count == 0
+        if not buffer.region.on_chip and stride and (partitions, further, rows) == (height, stride * height, count):
+            return replace(access, pattern=((stride * count, height), (stride, count), *access.pattern[2:]))
+        in_place = partitions == height == buffer.shape[0] and (whole or (further * count, rows) == (size, count))
+        same = further == 0 or access.elements == partitions
+        if not buffer.region.on_chip or not (in_place if access.buffer in tiles else same or access.role in IMPLICIT):
+            raise Refused(f"line {node.line} does not take each row by itself")
+        return access
 
     def change(node: Node) -> tuple[Node, ...]:
-        if not isinstance(node, Instruction) or tiles.isdisjoint(each.buffer for each in node.operands):
+        if not isinstance(node, Instruction) or not touches(node):
             return (node,)
-        sums_rows = node.opcode == "tensor_reduce" and 1 in node.attrs.axes
-        if sums_rows or node.opcode not in _ROW_WISE or any(each.indirection for each in node.operands):
+        across = node.opcode == "tensor_reduce" and 1 in node.attrs.axes or node.opcode in _ALONG_ROWS
+        if across or node.opcode not in PARTITION_WISE or any(each.indirection for each in node.operands):
             raise Refused(f"{node.opcode} of line {node.line} does not take each row by itself")
         return (checked(replace(node, operands=tuple(moved(o, node) for o in node.operands)), kernel.buffers),)
 

@@ -16,7 +16,7 @@ from accelopt_core.rules.base import Site
 from accelopt_core.rules.flow import is_local, taken_through, uses_of, with_tile
 from nki_sim.isa.dma import DmaCopy
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.changes import Refused, checked, node_at, paths, rechecked, with_node
+from nki_sim.loop_ir.changes import Refused, checked, instructions, node_at, paths, rechecked, with_node
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, LoopKernel, Node
 from nki_sim.program.memory import MemoryRegion
 from nki_sim.program.program import Engine
@@ -31,12 +31,11 @@ class StageTransfer:
     name = "stage-transfer"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and node.opcode == "dma_copy":
-                for at, access in enumerate(node.operands):
-                    if access.pattern[-1][1] > 1 and access.pattern[-1][0] != 1:
-                        what = f"an engine in place of the transfer of line {node.line} goes through single elements"
-                        yield Site(self.name, path, (at,), what, node.line)
+        for path, node in instructions(kernel, "dma_copy"):
+            for at, access in enumerate(node.operands):
+                if access.pattern[-1][1] > 1 and access.pattern[-1][0] != 1:
+                    what = f"an engine in place of the transfer of line {node.line} goes through single elements"
+                    yield Site(self.name, path, (at,), what, node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         node = node_at(kernel, site.path)

@@ -22,6 +22,7 @@ from nki_sim.loop_ir.changes import (
     checked,
     everywhere,
     fresh_variable,
+    instruction_at,
     loop_at,
     loops_around,
     node_at,
@@ -48,7 +49,7 @@ class GroupTransfers:
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         for path, node in paths(kernel.body):
-            if not isinstance(node, Instruction) or node.opcode != "dma_copy":
+            if not isinstance(node, Instruction) or node.opcode != "dma_copy" or len(node.operands) > 2:
                 continue
             dst, src = node.operands
             outside = src if kernel.buffers[dst.buffer].region.on_chip else dst
@@ -218,9 +219,7 @@ class _Plan:
 
 
 def _plan(kernel: LoopKernel, path: Path, inner: Path) -> _Plan:
-    node = node_at(kernel, (*path, *inner))
-    if not isinstance(node, Instruction) or node.opcode != "dma_copy":
-        raise Refused("there is no transfer in that place")
+    node = instruction_at(kernel, (*path, *inner), "dma_copy")
     if any(access.indirection is not None for access in node.operands):
         raise Refused("an index steers the transfer")
     tiles = [each for each in node.operands if kernel.buffers[each.buffer].region is MemoryRegion.sbuf]
