@@ -26,10 +26,10 @@ class DealRows:
     name = "rows-in-turn"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, loop in _loops(kernel):
-            yield Site(self.name, path, (), f"rows dealt out to the passes of line {loop.site} in turn", loop.site)
         for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and _rows_beside(node, kernel)[1]:
+            if isinstance(node, Loop) and _loads(node):
+                yield Site(self.name, path, (), f"rows dealt out to the passes of line {node.site} in turn", node.site)
+            elif isinstance(node, Instruction) and _rows_beside(node, kernel)[1]:
                 yield Site(self.name, path, (), f"rows of line {node.line} in sequence on each partition", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
@@ -37,12 +37,10 @@ class DealRows:
         return _in_sequence(kernel, there) if isinstance(there, Instruction) else dealt_out(kernel, site.path)
 
 
-def _loops(kernel: LoopKernel) -> Iterator[tuple[Path, Loop]]:
-    """Those that load."""
-    for path, node in paths(kernel.body):
-        if isinstance(node, Loop) and node.extent.is_constant and node.extent.constant > 1:
-            if any(isinstance(each, Instruction) and each.opcode == "dma_copy" for each, _ in walk(node.body)):
-                yield path, node
+def _loads(loop: Loop) -> bool:
+    """In several passes?"""
+    several = loop.extent.is_constant and loop.extent.constant > 1
+    return several and any(isinstance(each, Instruction) and each.opcode == "dma_copy" for each, _ in walk(loop.body))
 
 
 def _rows_beside(load: Instruction, kernel: LoopKernel) -> tuple[int, int]:

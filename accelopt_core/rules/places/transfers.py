@@ -23,10 +23,10 @@ from nki_sim.loop_ir.changes import (
     everywhere,
     fresh_variable,
     instruction_at,
+    instructions,
     loop_at,
     loops_around,
     node_at,
-    paths,
     substituted,
     with_node,
 )
@@ -48,10 +48,8 @@ class GroupTransfers:
     name = "group-transfers"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if not isinstance(node, Instruction) or node.opcode != "dma_copy" or len(node.operands) > 2:
-                continue
-            dst, src = node.operands
+        for path, node in instructions(kernel, "dma_copy"):
+            dst, src = node.operands[:2]
             outside = src if kernel.buffers[dst.buffer].region.on_chip else dst
             for depth in range(1, len(path)):
                 loop = node_at(kernel, path[:depth])

@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
-from typing import TypeGuard
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.flow import with_tile
 from accelopt_core.rules.loops.grouping import ALL
 from nki_sim.isa.constants import reduce_cmd
 from nki_sim.isa.scalar_engine import Activation
-from nki_sim.loop_ir.changes import Path, Refused, checked, instruction_at, instructions, loops_around, paths, with_node
-from nki_sim.loop_ir.tree import Allocate, Instruction, LoopKernel, Node
+from nki_sim.loop_ir.changes import Path, Refused, checked, instruction_at, instructions, loops_around, with_node
+from nki_sim.loop_ir.tree import Allocate, Instruction, LoopKernel
 from nki_sim.program.memory import MemoryRegion
 from nki_sim.program.program import Engine
 
@@ -133,29 +132,23 @@ class HardwareQueue:
     name = "hardware-queue"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        transfers = [
-            node for _, node in paths(kernel.body) if isinstance(node, Instruction) and node.opcode == "dma_copy"
-        ]
         for which, chosen in _WHICH.items():
-            if any(chosen(kernel, node) for node in transfers):
+            if any(chosen(kernel, node) for _, node in instructions(kernel, "dma_copy")):
                 yield Site(self.name, (), (which,), f"{which} with descriptors that hardware makes")
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         chosen = _WHICH[str(site.arguments[0])]
-        found = [path for path, node in paths(kernel.body) if _is_free(node) and chosen(kernel, node)]
+        found = [each for each in instructions(kernel, "dma_copy") if _is_free(each[1]) and chosen(kernel, each[1])]
         if not found:
             raise Refused("every such transfer has a queue already, converts, or is steered by an index")
-        for path in found:
-            node = instruction_at(kernel, path)
+        for path, node in found:
             moved = replace(node, attrs=node.attrs._replace(queue=Engine.sync))
             kernel = with_node(kernel, path, (checked(moved, kernel.buffers),))
         return kernel
 
 
-def _is_free(node: Node) -> TypeGuard[Instruction]:
-    """Is it a transfer whose descriptors hardware can make, of no queue by name?"""
-    if not isinstance(node, Instruction) or node.opcode != "dma_copy" or node.attrs.queue is not Engine.unknown:
-        return False
-    dst, src = node.operands[0], node.operands[-1]
-    plain = len(node.operands) == 2 and dst.indirection is None and src.indirection is None
-    return plain and dst.dtype == src.dtype and node.attrs.dge_mode.name == "unknown"
+def _is_free(transfer: Instruction) -> bool:
+    """Is it one whose descriptors hardware can make, of no queue by name?"""
+    dst, src, attrs = transfer.operands[0], transfer.operands[-1], transfer.attrs
+    plain = len(transfer.operands) == 2 and dst.indirection is None and src.indirection is None
+    return plain and dst.dtype == src.dtype and (attrs.queue, attrs.dge_mode.name) == (Engine.unknown, "unknown")

@@ -172,9 +172,9 @@ class FuseRowSum:
                 yield Site(self.name, path, (), f"the sum of line {node.line} beside what makes its rows", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        second = node_at(kernel, site.path)
-        if not isinstance(second, Instruction) or second.opcode != "tensor_reduce" or second.attrs.negate:
-            raise Refused("there is no sum of rows in that place")
+        second = instruction_at(kernel, site.path, "tensor_reduce")
+        if second.attrs.negate:
+            raise Refused("the sum is negated")
         dst, data = second.operands
         if len(second.attrs.axes) != len(data.pattern) - 1:
             raise Refused("it sums up parts of rows")

@@ -18,7 +18,6 @@ from nki_sim.loop_ir.changes import (
     instructions,
     loop_at,
     loops_around,
-    node_at,
     out_of_loop,
     rechecked,
     with_block,
@@ -41,9 +40,7 @@ class AccumulateInPsum:
                     yield Site(self.name, path, (), f"the sum of line {node.line} in PSUM", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        node = node_at(kernel, site.path)
-        if not isinstance(node, Instruction) or node.opcode != "tensor_tensor" or node.attrs.op != "add":
-            raise Refused("there is no sum in that place")
+        node = instruction_at(kernel, site.path, "tensor_tensor")
         key = node.operands[0].buffer
         total = kernel.buffers[key]
         in_sbuf = replace(kernel, buffers={**kernel.buffers, key: replace(total, region=MemoryRegion.sbuf)})
