@@ -1,4 +1,4 @@
-"""Rows dealt out to the passes of a loop in turn, or to the places that a transfer fills on each partition.
+"""Rows dealt out in turn: to the passes of a loop, or to the places that a transfer fills on each partition.
 
 Where pass i has the rows i, i + n, i + 2 n, ... of n passes in place of rows in sequence, the passes' rows are one
 stretch of HBM for each partition, and what a window needs one row further on is what the next pass begins with.
