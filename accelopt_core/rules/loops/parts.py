@@ -90,8 +90,7 @@ def runs(block: tuple[Node, ...]) -> list[tuple[int, int]]:
         if fits and begin is None:
             begin = at
         elif not fits and begin is not None:
-            computed = [each for each in block[begin:at] if isinstance(each, Instruction)]
-            if len(computed) > 1 or any(each.opcode == "dma_copy" for each in computed):
+            if sum(isinstance(each, Instruction) for each in block[begin:at]) > 1:
                 found.append((begin, at))
             begin = None
     return found
