@@ -73,7 +73,8 @@ def _in_sequence(kernel: LoopKernel, load: Instruction) -> LoopKernel:
         whole = node.opcode != "tensor_reduce" and (further, rows) == (1, size) and size % count == 0
         if not buffer.region.on_chip and stride and (partitions, further, rows) == (height, stride * height, count):
             return replace(access, pattern=((stride * count, height), (stride, count), *access.pattern[2:]))
-        in_place = partitions == height == buffer.shape[0] and (whole or (further * count, rows) == (size, count))
+        in_place = (stride, partitions, buffer.shape[0]) == (size, height, height)
+        in_place &= whole or (further * count, rows) == (size, count)
         same = further == 0 or access.elements == partitions
         if not buffer.region.on_chip or not (in_place if access.buffer in tiles else same or access.role in IMPLICIT):
             raise Refused(f"line {node.line} does not take each row by itself")
