@@ -11,7 +11,7 @@ from nki_sim.dtypes import DType
 from nki_sim.isa.constants import oob_mode
 from nki_sim.isa.dma import DmaCopy
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.changes import Path, Refused, block_at, checked, loops_around, node_at, paths, with_node
+from nki_sim.loop_ir.changes import Path, Refused, block_at, checked, instruction_at, loops_around, paths, with_node
 from nki_sim.loop_ir.composing import through
 from nki_sim.loop_ir.dependence import Use, conflict, ranges_of, uses
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, Loop, LoopKernel, Node, walk
@@ -170,16 +170,14 @@ def source_in_hbm(kernel: LoopKernel, path: Path, access: Access) -> tuple[Acces
 
 def with_operand(kernel: LoopKernel, place: Placed, access: Access) -> LoopKernel:
     """With that access in the place of the use. Raises Refused where no engine can do what is made then."""
-    node = node_at(kernel, place.path)
-    assert isinstance(node, Instruction)
+    node = instruction_at(kernel, place.path)
     operands = (*node.operands[: place.at], access, *node.operands[place.at + 1 :])
     return with_node(kernel, place.path, (checked(replace(node, operands=operands), kernel.buffers),))
 
 
 def taken_through(kernel: LoopKernel, place: Placed, here: Access, there: Access) -> LoopKernel:
     """With the use of what lies in `here` where `there` has it. Raises Refused."""
-    node = node_at(kernel, place.path)
-    assert isinstance(node, Instruction)
+    node = instruction_at(kernel, place.path)
     moved = through(node.operands[place.at], here, there, ranges_at(kernel, place.path))
     if moved is None:
         raise Refused(f"line {node.line} takes the tile in another form")

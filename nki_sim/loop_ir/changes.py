@@ -64,6 +64,14 @@ def node_at(kernel: LoopKernel, path: Path) -> Node:
     return node
 
 
+def instruction_at(kernel: LoopKernel, path: Path, opcode: str = "") -> Instruction:
+    """Raises Refused where another statement stands, or another opcode than a wanted one."""
+    node = node_at(kernel, path)
+    if not isinstance(node, Instruction) or opcode not in ("", node.opcode):
+        raise Refused(f"there is no {opcode or 'instruction'} in that place")
+    return node
+
+
 def loop_at(kernel: LoopKernel, path: Path) -> Loop:
     node = node_at(kernel, path)
     if not isinstance(node, Loop):
@@ -113,6 +121,12 @@ def paths(body: Sequence[Node], before: Path = ()) -> list[tuple[Path, Node]]:
         if isinstance(node, (Loop, DeviceLoop)):
             found += paths(node.body, (*before, at))
     return found
+
+
+def instructions(kernel: LoopKernel, *opcodes: str) -> list[tuple[Path, Instruction]]:
+    """Those of these opcodes, or all, in program order."""
+    found = [(path, node) for path, node in paths(kernel.body) if isinstance(node, Instruction)]
+    return [(path, node) for path, node in found if not opcodes or node.opcode in opcodes]
 
 
 def place_of(kernel: LoopKernel, variable: str) -> Path:

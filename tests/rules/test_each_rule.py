@@ -486,6 +486,16 @@ GATHER = """index = nl.ndarray((128, 1), dtype=nl.uint32, buffer=nl.sbuf)
     nisa.iota(dst=index, pattern=[[0, 1]], channel_multiplier=2)
     rows = w.ap(pattern=[[64, 128], [1, 64]], vector_offset=index, indirect_dim=0)
     nisa.dma_copy(dst=tile, src=rows, oob_mode=nisa.oob_mode.{mode})"""
+GATHERED = "tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)\n    " + GATHER.format(mode="skip")
+ROWS_BESIDE = """
+    rows = nl.ndarray((32, 4, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=rows, src=x.ap(pattern=[[64, 32], [2048, 4], [1, 64]]))
+    nisa.{work}
+    nisa.dma_copy(dst=y.ap(pattern=[[64, 32], [2048, 4], [1, 64]]), src=rows)
+    return y
+"""
+ROW_BY_ROW = "tensor_tensor(dst=rows[:, :, 0:32], data1=rows[:, :, 0:32], data2=rows[:, :, 32:64], op=nl.add)"
+ROWS_MIXED = "tensor_tensor(dst=rows[:, 0:3, :], data1=rows[:, 0:3, :], data2=rows[:, 1:4, :], op=nl.add)"
 CORNER = """
     tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=tile, value=0.0)
@@ -509,6 +519,9 @@ def _tile(first: str, second: str, dtype: str = "nl.float32") -> str:
 ACCEPTED = (
     ("group-transfers", LOADS_IN_A_LOOP),
     ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
+    ("rows-in-turn", ROWS_BESIDE.format(work=ROW_BY_ROW)),
+    ("split-columns", ROWS_BESIDE.format(work=ROWS_MIXED)),
+    ("group-transfers", COLUMNS_OF_PASSES.format(into=ITS_OWN, more=GATHERED.replace("\n", "\n    "))),
     ("stage-transfer", STEPS_ON_CHIP),
     ("stage-transfer", STEPS_IN_HBM),
     ("transpose-on-tensor", TURNED.format(rows=128, of="x")),
@@ -559,6 +572,7 @@ REFUSED = (
     ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW.replace("x", "y"), work=ADDED), "earlier pass"),
     ("rows-in-turn", STENCIL.format(before=HALVES_SET, other=NEXT_ROW, work=WEIGHTED), "from partition to partition"),
     ("rows-in-turn", LISTED, "taken outside"),
+    ("rows-in-turn", ROWS_BESIDE.format(work=ROWS_MIXED), "each row by itself"),
     ("merge-iterations", DIAGONAL, "by a partition and within it"),
     ("broadcast-by-dma", ROW_OF_THE_PASS_BEFORE, "just loaded"),
     ("rows-on-partitions", ROWS_THAT_WAIT, "earlier pass"),

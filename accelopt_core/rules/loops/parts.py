@@ -17,6 +17,7 @@ from nki_sim.loop_ir.changes import (
     block_at,
     checked,
     fresh_variable,
+    instructions,
     loops_around,
     paths,
     substituted,
@@ -26,6 +27,7 @@ from nki_sim.loop_ir.dependence import conflict
 from nki_sim.loop_ir.tree import Access, Allocate, DeviceLoop, Instruction, Loop, LoopKernel, Node
 
 PARTS = (2, 4, 8)
+INNER = "inner"
 
 
 class SplitColumns:
@@ -41,9 +43,13 @@ class SplitColumns:
                 for parts in PARTS:
                     what = f"the work from line {line} on in {parts} parts of its columns"
                     yield Site(self.name, path, (first, last, parts), what, line)
+        for path, load in instructions(kernel, "dma_copy"):
+            if min(len(access.pattern) for access in load.operands) > 2:
+                what = f"the transfer of line {load.line} in 2 parts of its innermost columns"
+                yield Site(self.name, (*path[:-1], 0), (path[-1], path[-1] + 1, 2, INNER), what, load.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        first, last, parts = (int(each) for each in site.arguments)
+        first, last, parts = (int(each) for each in site.arguments[:3])
         block = block_at(kernel, site.path)
         run = block[first:last]
         kept = [node for node in run if isinstance(node, Allocate)]
@@ -54,7 +60,7 @@ class SplitColumns:
         loops: list[Loop] = []
         for node in computed:
             one = Loop(fresh_variable(kernel, "part", [each.variable for each in loops]), Affine(), Affine(parts), ())
-            part = checked(part_of(node, parts, one.variable, kernel), kernel.buffers)
+            part = checked(part_of(node, parts, one.variable, kernel, INNER in site.arguments), kernel.buffers)
             if conflict((part,), (part,), kernel, (*around, one), ((one, 1),)) is not None:
                 raise Refused(f"line {node.line} takes columns that another part of it writes")
             if loops:
@@ -97,19 +103,21 @@ def is_by_columns(node: Instruction) -> bool:
     return node.opcode in ELEMENTWISE and node.opcode != "nc_matmul" and node.operand("reduce_res") is None
 
 
-def part_of(node: Instruction, parts: int, variable: str, kernel: LoopKernel) -> Instruction:
-    """One part of its columns: of its first dimension behind the partitions."""
+def part_of(node: Instruction, parts: int, variable: str, kernel: LoopKernel, inner: bool = False) -> Instruction:
+    """One part of its columns: of its first dimension behind the partitions, or of its last one."""
     tiles = ELEMENTWISE.get(node.opcode, ())
     on_chip = [o for o in node.operands if o.role in tiles and kernel.buffers[o.buffer].region.on_chip]
     if not on_chip:
         raise Refused(f"line {node.line} does nothing on chip")
+    if inner and len({each.pattern[-1][1] for each in node.operands}) > 1:
+        raise Refused(f"line {node.line} has its columns in another form on chip")
     partitions = on_chip[0].pattern[0][1]
     operands = []
     for access in node.operands:
         if access.role not in tiles:
             operands.append(access)
             continue
-        at = _first_free(access, partitions, kernel)
+        at = len(access.pattern) - 1 if inner else _first_free(access, partitions, kernel)
         stride, count = access.pattern[at]
         if count % parts:
             raise Refused(f"line {node.line} has {count} columns, which are not {parts} equal parts")

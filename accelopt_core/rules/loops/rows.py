@@ -1,4 +1,4 @@
-"""Rows dealt out to the passes of a loop in turn.
+"""Rows dealt out in turn: to the passes of a loop, or to the places that a transfer fills on each partition.
 
 Where pass i has the rows i, i + n, i + 2 n, ... of n passes in place of rows in sequence, the passes' rows are one
 stretch of HBM for each partition, and what a window needs one row further on is what the next pass begins with.
@@ -17,6 +17,8 @@ from nki_sim.loop_ir.dependence import allocated_in, conflict, uses
 from nki_sim.loop_ir.reading import IMPLICIT
 from nki_sim.loop_ir.tree import Access, DeviceLoop, Instruction, Loop, LoopKernel, Node, rebuilt, walk
 
+_ALONG_ROWS = ("tensor_tensor_scan", "tensor_scalar_reduce")
+
 
 class DealRows:
     """Several passes' rows are then one stretch of HBM for each partition."""
@@ -24,19 +26,69 @@ class DealRows:
     name = "rows-in-turn"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in _loops(kernel):
-            yield Site(self.name, path, (), f"rows dealt out to the passes of line {node.site} in turn", node.site)
+        for path, node in paths(kernel.body):
+            if isinstance(node, Loop) and _loads(node):
+                yield Site(self.name, path, (), f"rows dealt out to the passes of line {node.site} in turn", node.site)
+            elif isinstance(node, Instruction) and _rows_beside(node, kernel)[1]:
+                yield Site(self.name, path, (), f"rows of line {node.line} in sequence on each partition", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        return dealt_out(kernel, site.path)
+        there = dict(paths(kernel.body)).get(site.path)
+        return _in_sequence(kernel, there) if isinstance(there, Instruction) else dealt_out(kernel, site.path)
 
 
-def _loops(kernel: LoopKernel) -> Iterator[tuple[Path, Loop]]:
-    """Those that load."""
-    for path, node in paths(kernel.body):
-        if isinstance(node, Loop) and node.extent.is_constant and node.extent.constant > 1:
-            if any(isinstance(each, Instruction) and each.opcode == "dma_copy" for each, _ in walk(node.body)):
-                yield path, node
+def _loads(loop: Loop) -> bool:
+    """In several passes?"""
+    several = loop.extent.is_constant and loop.extent.constant > 1
+    return several and any(isinstance(each, Instruction) and each.opcode == "dma_copy" for each, _ in walk(loop.body))
+
+
+def _rows_beside(load: Instruction, kernel: LoopKernel) -> tuple[int, int]:
+    """(Partitions, rows on each) of a load that lays rows p, p + P, p + 2 P, ... side by side on partition p; or 0."""
+    if load.opcode != "dma_copy" or not kernel.buffers[load.operands[0].buffer].region.on_chip:
+        return (0, 0)
+    (row, height), (further, count) = (*load.operands[1].pattern, (0, 0))[:2]
+    return (height, count) if row and further == row * height and count > 1 else (0, 0)
+
+
+def _in_sequence(kernel: LoopKernel, load: Instruction) -> LoopKernel:
+    """Partition p with the rows n p, n p + 1, ... of that load, and of all that is computed with them row by row."""
+    height, count = _rows_beside(load, kernel)
+    tiles: set[int] = set()
+
+    def touches(node: Instruction) -> bool:
+        return any(each.buffer in tiles for each in node.operands)
+
+    more = {load.operands[0].buffer} if count else set()  # at some shape there may be one row on each partition
+    while more:
+        tiles |= more
+        beside = [node.operands for node, _ in walk(kernel.body) if isinstance(node, Instruction) and touches(node)]
+        more = {o.buffer for o in sum(beside, ()) if o.role not in IMPLICIT and kernel.buffers[o.buffer].region.on_chip}
+        more = {key for key in more - tiles if not _same_everywhere(kernel, key)}
+
+    def moved(access: Access, node: Instruction) -> Access:
+        buffer = kernel.buffers[access.buffer]
+        (stride, partitions), (further, rows) = (*access.pattern, (0, 1))[:2]
+        size = buffer.partition_elements * buffer.dtype.itemsize // access.dtype.itemsize
+        whole = node.opcode != "tensor_reduce" and (further, rows) == (1, size) and size % count == 0
+        if not buffer.region.on_chip and stride and (partitions, further, rows) == (height, stride * height, count):
+            return replace(access, pattern=((stride * count, height), (stride, count), *access.pattern[2:]))
+        in_place = (stride, partitions, buffer.shape[0]) == (size, height, height)
+        in_place &= whole or (further * count, rows) == (size, count)
+        same = further == 0 or access.elements == partitions
+        if not buffer.region.on_chip or not (in_place if access.buffer in tiles else same or access.role in IMPLICIT):
+            raise Refused(f"line {node.line} does not take each row by itself")
+        return access
+
+    def change(node: Node) -> tuple[Node, ...]:
+        if not isinstance(node, Instruction) or not touches(node):
+            return (node,)
+        across = node.opcode == "tensor_reduce" and 1 in node.attrs.axes or node.opcode in _ALONG_ROWS
+        if across or node.opcode not in PARTITION_WISE or any(each.indirection for each in node.operands):
+            raise Refused(f"{node.opcode} of line {node.line} does not take each row by itself")
+        return (checked(replace(node, operands=tuple(moved(o, node) for o in node.operands)), kernel.buffers),)
+
+    return replace(kernel, body=rebuilt(kernel.body, change))
 
 
 def dealt_out(kernel: LoopKernel, path: Path) -> LoopKernel:

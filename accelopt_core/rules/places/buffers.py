@@ -16,9 +16,10 @@ from nki_sim.loop_ir.changes import (
     Refused,
     block_at,
     everywhere,
+    instruction_at,
+    instructions,
     loop_at,
     loops_around,
-    node_at,
     paths,
     with_block,
     with_node,
@@ -39,19 +40,15 @@ class DropMemset:
         return Site(self.name, (), (), "sums in PSUM begin with a product")
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and node.opcode == "memset":
-                yield Site(self.name, path, (), f"no memset in line {node.line}", node.line)
+        for path, node in instructions(kernel, "memset"):
+            yield Site(self.name, path, (), f"no memset in line {node.line}", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         if not site.path:
-            for path, node in reversed(paths(kernel.body)):
-                if isinstance(node, Instruction) and node.opcode == "memset":
-                    kernel = _begun_by_product(kernel, path, node)
+            for path, node in reversed(instructions(kernel, "memset")):
+                kernel = _begun_by_product(kernel, path, node)
             return kernel
-        node = node_at(kernel, site.path)
-        if not isinstance(node, Instruction) or node.opcode != "memset":
-            raise Refused("there is no memset in that place")
+        node = instruction_at(kernel, site.path, "memset")
         dst = node.operands[0]
         if not is_local(kernel, dst.buffer):
             raise Refused("the kernel returns what is set")

@@ -10,7 +10,7 @@ from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import DropCopy
 from accelopt_core.rules.flow import Placed, is_local, local_tiles, ranges_at, uses_of
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.changes import Refused, node_at, paths, rechecked, with_node
+from nki_sim.loop_ir.changes import Refused, instruction_at, instructions, rechecked, with_node
 from nki_sim.loop_ir.composing import through
 from nki_sim.loop_ir.tree import Access, Buffer, Instruction, LoopKernel
 from nki_sim.machine import ISA
@@ -60,8 +60,7 @@ def _in_sbuf(kernel: LoopKernel, key: int, dimension: int, every: list[Placed]) 
     dtype = kernel.buffers[key].dtype
     buffer = replace(kernel.buffers[key], region=MemoryRegion.sbuf, shape=(shape[dimension], *(rest or (1,))))
     for each in every:
-        node = node_at(kernel, each.path)
-        assert isinstance(node, Instruction)
+        node = instruction_at(kernel, each.path)
         access = node.operands[each.at]
         here = replace(access, offset=Affine(), pattern=tuple((prod(shape[at + 1 :]), n) for at, n in enumerate(shape)))
         there = replace(here, pattern=tuple(zip(strides, shape)))
@@ -93,13 +92,12 @@ def _goes_by_partitions(access: Access, row: int, other: Access, other_buffer: B
 
 def _without_copies(kernel: LoopKernel, key: int) -> LoopKernel:
     """Without those copies from and to the buffer that need not be."""
-    for path, node in paths(kernel.body):
-        if isinstance(node, Instruction) and node.opcode == "tensor_copy":
-            if any(access.buffer == key for access in node.operands):
-                end = "target" if node.operands[0].buffer == key else "source"
-                try:
-                    changed = DropCopy().apply(kernel, Site(DropCopy.name, path, (end,)))
-                except Refused:
-                    continue
-                return _without_copies(changed, key)
+    for path, node in instructions(kernel, "tensor_copy"):
+        if any(access.buffer == key for access in node.operands):
+            end = "target" if node.operands[0].buffer == key else "source"
+            try:
+                changed = DropCopy().apply(kernel, Site(DropCopy.name, path, (end,)))
+            except Refused:
+                continue
+            return _without_copies(changed, key)
     return kernel

@@ -10,7 +10,7 @@ from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import without
 from accelopt_core.rules.flow import is_local, source_in_hbm, uses_of
 from nki_sim.dtypes import float32
-from nki_sim.loop_ir.changes import Path, Refused, block_at, checked, node_at, paths, rechecked, with_node
+from nki_sim.loop_ir.changes import Path, Refused, block_at, checked, instruction_at, instructions, rechecked, with_node
 from nki_sim.loop_ir.dependence import covers
 from nki_sim.loop_ir.tree import Access, Allocate, Instruction, LoopKernel
 from nki_sim.program.memory import MemoryRegion
@@ -24,15 +24,14 @@ class BroadcastByDma:
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         shuffled: set[int] = set()
-        for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and _row_of(node) is not None and node.operands[0].buffer not in shuffled:
+        for path, node in instructions(kernel):
+            if _row_of(node) is not None and node.operands[0].buffer not in shuffled:
                 shuffled |= {node.operands[0].buffer} if node.opcode == "nc_stream_shuffle" else set()
                 yield Site(self.name, path, (), f"the row of line {node.line} loaded to every partition", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        node = node_at(kernel, site.path)
-        row = _row_of(node) if isinstance(node, Instruction) else None
-        if not isinstance(node, Instruction) or row is None:
+        node = instruction_at(kernel, site.path)
+        if (row := _row_of(node)) is None:
             raise Refused("there is no row that is spread in that place")
         dst = node.operands[0]
         if node.opcode == "nc_matmul":

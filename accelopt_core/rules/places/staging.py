@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-from typing import TypeGuard
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.flow import is_local, taken_through, uses_of, with_tile
 from nki_sim.isa.dma import DmaCopy
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.changes import Refused, checked, node_at, paths, rechecked, with_node
+from nki_sim.loop_ir.changes import Path, Refused, checked, instruction_at, instructions, rechecked, with_node
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, LoopKernel, Node
 from nki_sim.program.memory import MemoryRegion
 from nki_sim.program.program import Engine
@@ -31,18 +30,15 @@ class StageTransfer:
     name = "stage-transfer"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and node.opcode == "dma_copy":
-                for at, access in enumerate(node.operands):
-                    if access.pattern[-1][1] > 1 and access.pattern[-1][0] != 1:
-                        what = f"an engine in place of the transfer of line {node.line} goes through single elements"
-                        yield Site(self.name, path, (at,), what, node.line)
+        for path, node in instructions(kernel, "dma_copy"):
+            for at, access in enumerate(node.operands):
+                if access.pattern[-1][1] > 1 and access.pattern[-1][0] != 1:
+                    what = f"an engine in place of the transfer of line {node.line} goes through single elements"
+                    yield Site(self.name, path, (at,), what, node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        node = node_at(kernel, site.path)
-        if not isinstance(node, Instruction) or node.opcode != "dma_copy" or len(node.operands) != 2:
-            raise Refused("there is no plain transfer in that place")
-        dst, src = node.operands
+        node = instruction_at(kernel, site.path, "dma_copy")
+        dst, src = node.operands[:2]
         if dst.indirection is not None or src.indirection is not None or dst.dtype != src.dtype:
             raise Refused("an index steers the transfer, or it converts")
         on_chip = [each for each in node.operands if kernel.buffers[each.buffer].region is MemoryRegion.sbuf]
@@ -80,17 +76,13 @@ class TransposeOnTensor:
     name = "transpose-on-tensor"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        lines = [node.line for _, node in paths(kernel.body) if _turns(node)]
-        if lines:
-            what = f"transfers from line {lines[0]} on that turn a matrix, turned on the Tensor engine"
-            yield Site(self.name, (), (), what, lines[0])
+        for _, node in _turning(kernel)[:1]:
+            what = f"transfers from line {node.line} on that turn a matrix, turned on the Tensor engine"
+            yield Site(self.name, (), (), what, node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         """All of them, as the first one alone costs more than it gains."""
-        found = [(path, node) for path, node in paths(kernel.body) if _turns(node)]
-        if not found:
-            raise Refused("no transfer turns a matrix")
-        for path, node in reversed(found):
+        for path, node in reversed(_turning(kernel)):
             dst, src = node.operands
             sizes = [count for _, count in src.pattern]
             kernel, loaded = with_tile(kernel, path, sizes, src.dtype, "loaded", node.line)
@@ -107,11 +99,10 @@ class TransposeOnTensor:
         return kernel
 
 
-def _turns(node: Node) -> TypeGuard[Instruction]:
-    """Does it turn a matrix of floats? Of integers nothing says that the Tensor engine keeps every bit."""
-    if not isinstance(node, Instruction) or node.opcode != "dma_transpose":
-        return False
-    return node.attrs.axes == (1, 0) and node.operands[0].dtype.is_float
+def _turning(kernel: LoopKernel) -> list[tuple[Path, Instruction]]:
+    """Those that turn a matrix of floats. Of integers nothing says that the Tensor engine keeps every bit."""
+    found = instructions(kernel, "dma_transpose")
+    return [each for each in found if each[1].attrs.axes == (1, 0) and each[1].operands[0].dtype.is_float]
 
 
 class OrderDimensions:
@@ -121,11 +112,10 @@ class OrderDimensions:
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         found: dict[tuple[int, int], int] = {}
-        for _, node in paths(kernel.body):
-            if isinstance(node, Instruction) and node.opcode == "dma_copy":
-                for access in node.operands:
-                    for dimension in _indexed(access, kernel.buffers[access.buffer]):
-                        found.setdefault((access.buffer, dimension), node.line)
+        for _, node in instructions(kernel, "dma_copy"):
+            for access in node.operands:
+                for dimension in _indexed(access, kernel.buffers[access.buffer]):
+                    found.setdefault((access.buffer, dimension), node.line)
         for (key, dimension), line in found.items():
             what = f"dimension {dimension} of {kernel.buffers[key].name or 'the tile'} behind its partitions"
             yield Site(self.name, (), (key, dimension), f"{what}, as line {line} transfers it", line)

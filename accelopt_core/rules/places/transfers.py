@@ -22,10 +22,11 @@ from nki_sim.loop_ir.changes import (
     checked,
     everywhere,
     fresh_variable,
+    instruction_at,
+    instructions,
     loop_at,
     loops_around,
     node_at,
-    paths,
     substituted,
     with_node,
 )
@@ -47,10 +48,8 @@ class GroupTransfers:
     name = "group-transfers"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if not isinstance(node, Instruction) or node.opcode != "dma_copy":
-                continue
-            dst, src = node.operands
+        for path, node in instructions(kernel, "dma_copy"):
+            dst, src = node.operands[:2]
             outside = src if kernel.buffers[dst.buffer].region.on_chip else dst
             for depth in range(1, len(path)):
                 loop = node_at(kernel, path[:depth])
@@ -218,9 +217,7 @@ class _Plan:
 
 
 def _plan(kernel: LoopKernel, path: Path, inner: Path) -> _Plan:
-    node = node_at(kernel, (*path, *inner))
-    if not isinstance(node, Instruction) or node.opcode != "dma_copy":
-        raise Refused("there is no transfer in that place")
+    node = instruction_at(kernel, (*path, *inner), "dma_copy")
     if any(access.indirection is not None for access in node.operands):
         raise Refused("an index steers the transfer")
     tiles = [each for each in node.operands if kernel.buffers[each.buffer].region is MemoryRegion.sbuf]

@@ -19,10 +19,10 @@ from nki_sim.loop_ir.changes import (
     Refused,
     checked,
     fission,
+    instruction_at,
     joined_tiles,
     loop_at,
     merged,
-    node_at,
     paths,
     place_of,
     rechecked,
@@ -96,8 +96,7 @@ def _on_parts(kernel: LoopKernel, path: Path, key: int, parts: int) -> tuple[Loo
         raise Refused("the loop changes what all of its passes take")
     step = buffer.shape[0] * buffer.partition_elements
     for each in [each for each in reading if each.path[: len(path)] == path]:
-        node = node_at(kernel, each.path)
-        assert isinstance(node, Instruction)
+        node = instruction_at(kernel, each.path)
         operands = tuple(_further(o, key, Affine.of(0, {loop.variable: step}), loop) for o in node.operands)
         kernel = with_node(kernel, each.path, (replace(node, operands=operands),))
     for each in reversed(writing):

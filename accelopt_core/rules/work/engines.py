@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
-from typing import TypeGuard
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.flow import with_tile
 from accelopt_core.rules.loops.grouping import ALL
 from nki_sim.isa.constants import reduce_cmd
 from nki_sim.isa.scalar_engine import Activation
-from nki_sim.loop_ir.changes import Path, Refused, checked, loops_around, node_at, paths, with_node
-from nki_sim.loop_ir.tree import Allocate, Instruction, LoopKernel, Node
+from nki_sim.loop_ir.changes import Path, Refused, checked, instruction_at, instructions, loops_around, with_node
+from nki_sim.loop_ir.tree import Allocate, Instruction, LoopKernel
 from nki_sim.program.memory import MemoryRegion
 from nki_sim.program.program import Engine
 
@@ -47,20 +46,16 @@ class MoveEngine:
                         yield Site(self.name, path, (engine.name,), what, node.line)
 
     def moves(self, kernel: LoopKernel, site: Site) -> tuple[str, str]:
-        node = node_at(kernel, site.path)
-        assert isinstance(node, Instruction)
+        node = instruction_at(kernel, site.path)
         return node.engine.name, str(site.arguments[0])
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        node = node_at(kernel, site.path)
-        if not isinstance(node, Instruction):
-            raise Refused("no instruction stands there")
+        node = instruction_at(kernel, site.path)
         places = [site.path]
         if site.arguments[1:] == (ALL,):
             places = [path for path, _, _ in _movable(kernel)[_form(node)]]
         for path in places:
-            node = node_at(kernel, path)
-            assert isinstance(node, Instruction)
+            node = instruction_at(kernel, path)
             moved = replace(node, engine=Engine[str(site.arguments[0])])
             kernel = with_node(kernel, path, (checked(moved, kernel.buffers),))
         return kernel
@@ -69,10 +64,9 @@ class MoveEngine:
 def _movable(kernel: LoopKernel) -> dict[tuple[object, ...], list[tuple[Path, Instruction, int]]]:
     """By what is done to which form of operands: where it stands, and how often that is done."""
     found: dict[tuple[object, ...], list[tuple[Path, Instruction, int]]] = {}
-    for path, node in paths(kernel.body):
-        if isinstance(node, Instruction) and node.opcode in _MOVABLE:
-            passes = prod(loop.extent.constant for loop in loops_around(kernel, path))
-            found.setdefault(_form(node), []).append((path, node, passes))
+    for path, node in instructions(kernel, *_MOVABLE):
+        passes = prod(loop.extent.constant for loop in loops_around(kernel, path))
+        found.setdefault(_form(node), []).append((path, node, passes))
     return found
 
 
@@ -86,14 +80,11 @@ class ReciprocalOnScalar:
     name = "reciprocal-on-scalar"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and node.opcode == "reciprocal":
-                yield Site(self.name, path, (), f"the reciprocal of line {node.line} on Scalar", node.line)
+        for path, node in instructions(kernel, "reciprocal"):
+            yield Site(self.name, path, (), f"the reciprocal of line {node.line} on Scalar", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        node = node_at(kernel, site.path)
-        if not isinstance(node, Instruction) or node.opcode != "reciprocal":
-            raise Refused("there is no reciprocal in that place")
+        node = instruction_at(kernel, site.path, "reciprocal")
         attrs = Activation("reciprocal", 1.0, 0.0, reduce_cmd.idle)
         made = replace(node, opcode="activation", engine=Engine.scalar, attrs=attrs)
         return with_node(kernel, site.path, (checked(made, kernel.buffers),))
@@ -105,17 +96,14 @@ class EvacuatePsum:
     name = "evacuate-psum"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and node.opcode in _OF_TILES:
-                for at, access in enumerate(node.operands):
-                    if access.access == "r" and kernel.buffers[access.buffer].region is MemoryRegion.psum:
-                        what = f"{access.role} of line {node.line} copied out of PSUM by Scalar"
-                        yield Site(self.name, path, (at,), what, node.line)
+        for path, node in instructions(kernel, *_OF_TILES):
+            for at, access in enumerate(node.operands):
+                if access.access == "r" and kernel.buffers[access.buffer].region is MemoryRegion.psum:
+                    what = f"{access.role} of line {node.line} copied out of PSUM by Scalar"
+                    yield Site(self.name, path, (at,), what, node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        node = node_at(kernel, site.path)
-        if not isinstance(node, Instruction):
-            raise Refused("no instruction stands there")
+        node = instruction_at(kernel, site.path)
         at = int(site.arguments[0])
         access = node.operands[at]
         sizes = [count for _, count in access.pattern]
@@ -144,30 +132,23 @@ class HardwareQueue:
     name = "hardware-queue"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        transfers = [
-            node for _, node in paths(kernel.body) if isinstance(node, Instruction) and node.opcode == "dma_copy"
-        ]
         for which, chosen in _WHICH.items():
-            if any(chosen(kernel, node) for node in transfers):
+            if any(chosen(kernel, node) for _, node in instructions(kernel, "dma_copy")):
                 yield Site(self.name, (), (which,), f"{which} with descriptors that hardware makes")
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         chosen = _WHICH[str(site.arguments[0])]
-        found = [path for path, node in paths(kernel.body) if _is_free(node) and chosen(kernel, node)]
+        found = [each for each in instructions(kernel, "dma_copy") if _is_free(each[1]) and chosen(kernel, each[1])]
         if not found:
             raise Refused("every such transfer has a queue already, converts, or is steered by an index")
-        for path in found:
-            node = node_at(kernel, path)
-            assert isinstance(node, Instruction)
+        for path, node in found:
             moved = replace(node, attrs=node.attrs._replace(queue=Engine.sync))
             kernel = with_node(kernel, path, (checked(moved, kernel.buffers),))
         return kernel
 
 
-def _is_free(node: Node) -> TypeGuard[Instruction]:
-    """Is it a transfer whose descriptors hardware can make, of no queue by name?"""
-    if not isinstance(node, Instruction) or node.opcode != "dma_copy" or node.attrs.queue is not Engine.unknown:
-        return False
-    dst, src = node.operands[0], node.operands[-1]
-    plain = len(node.operands) == 2 and dst.indirection is None and src.indirection is None
-    return plain and dst.dtype == src.dtype and node.attrs.dge_mode.name == "unknown"
+def _is_free(transfer: Instruction) -> bool:
+    """Is it one whose descriptors hardware can make, of no queue by name?"""
+    dst, src, attrs = transfer.operands[0], transfer.operands[-1], transfer.attrs
+    plain = len(transfer.operands) == 2 and dst.indirection is None and src.indirection is None
+    return plain and dst.dtype == src.dtype and (attrs.queue, attrs.dge_mode.name) == (Engine.unknown, "unknown")

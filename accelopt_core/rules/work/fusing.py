@@ -19,6 +19,8 @@ from nki_sim.loop_ir.changes import (
     Refused,
     block_at,
     checked,
+    instruction_at,
+    instructions,
     loops_around,
     node_at,
     paths,
@@ -38,17 +40,14 @@ class FuseElementwise:
     name = "fuse-elementwise"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and node.opcode in ("tensor_scalar", "tensor_tensor", "activation"):
-                for at, access in enumerate(node.operands):
-                    if access.role in ("data", "data1", "data2"):
-                        what = f"line {node.line} and what fills its {access.role} in one instruction"
-                        yield Site(self.name, path, (at,), what, node.line)
+        for path, node in instructions(kernel, "tensor_scalar", "tensor_tensor", "activation"):
+            for at, access in enumerate(node.operands):
+                if access.role in ("data", "data1", "data2"):
+                    what = f"line {node.line} and what fills its {access.role} in one instruction"
+                    yield Site(self.name, path, (at,), what, node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        second = node_at(kernel, site.path)
-        if not isinstance(second, Instruction):
-            raise Refused("no instruction stands there")
+        second = instruction_at(kernel, site.path)
         at = int(site.arguments[0])
         access = second.operands[at]
         path, first = _only_filler(kernel, access, site.path)
@@ -168,14 +167,14 @@ class FuseRowSum:
     name = "fuse-row-sum"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and node.opcode == "tensor_reduce" and node.attrs.op == "add":
+        for path, node in instructions(kernel, "tensor_reduce"):
+            if node.attrs.op == "add":
                 yield Site(self.name, path, (), f"the sum of line {node.line} beside what makes its rows", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        second = node_at(kernel, site.path)
-        if not isinstance(second, Instruction) or second.opcode != "tensor_reduce" or second.attrs.negate:
-            raise Refused("there is no sum of rows in that place")
+        second = instruction_at(kernel, site.path, "tensor_reduce")
+        if second.attrs.negate:
+            raise Refused("the sum is negated")
         dst, data = second.operands
         if len(second.attrs.axes) != len(data.pattern) - 1:
             raise Refused("it sums up parts of rows")
@@ -260,14 +259,11 @@ class SubtractInActivation:
     name = "subtract-in-activation"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and node.opcode == "activation":
-                yield Site(self.name, path, (), f"the difference within the activation of line {node.line}", node.line)
+        for path, node in instructions(kernel, "activation"):
+            yield Site(self.name, path, (), f"the difference within the activation of line {node.line}", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        node = node_at(kernel, site.path)
-        if not isinstance(node, Instruction) or node.opcode != "activation":
-            raise Refused("there is no activation in that place")
+        node = instruction_at(kernel, site.path, "activation")
         access = node.operands[1]
         path, first = _only_filler(kernel, access, site.path)
         tile = first.operand("operand0")

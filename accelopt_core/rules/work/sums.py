@@ -14,11 +14,11 @@ from nki_sim.loop_ir.changes import (
     Refused,
     block_at,
     checked,
+    instruction_at,
+    instructions,
     loop_at,
     loops_around,
-    node_at,
     out_of_loop,
-    paths,
     rechecked,
     with_block,
     with_node,
@@ -34,15 +34,13 @@ class AccumulateInPsum:
     name = "accumulate-in-psum"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for path, node in paths(kernel.body):
-            if isinstance(node, Instruction) and node.opcode == "tensor_tensor" and node.attrs.op == "add":
+        for path, node in instructions(kernel, "tensor_tensor"):
+            if node.attrs.op == "add":
                 if len(path) > 1:
                     yield Site(self.name, path, (), f"the sum of line {node.line} in PSUM", node.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        node = node_at(kernel, site.path)
-        if not isinstance(node, Instruction) or node.opcode != "tensor_tensor" or node.attrs.op != "add":
-            raise Refused("there is no sum in that place")
+        node = instruction_at(kernel, site.path, "tensor_tensor")
         key = node.operands[0].buffer
         total = kernel.buffers[key]
         in_sbuf = replace(kernel, buffers={**kernel.buffers, key: replace(total, region=MemoryRegion.sbuf)})
@@ -60,8 +58,7 @@ class AccumulateInPsum:
 
 def _behind_loop(kernel: LoopKernel, path: Path) -> tuple[LoopKernel, Path]:
     """With the product of all passes of the loop around added once behind it, and where. Raises Refused."""
-    node, loop = node_at(kernel, path), loop_at(kernel, path[:-1])
-    assert isinstance(node, Instruction)
+    node, loop = instruction_at(kernel, path), loop_at(kernel, path[:-1])
     dst, product = node.operands[0], _product(node)
     if loop.variable in dst.variables or product.dtype != float32 or dst.dtype != float32:
         raise Refused("each pass adds to another tile, or rounds")
@@ -118,8 +115,7 @@ def _product(node: Instruction) -> Access:
 
 def _zero_before(kernel: LoopKernel, path: Path) -> int | None:
     """Where in its block the target of the sum there is set to zeros, which it adds to."""
-    node, block = node_at(kernel, path), block_at(kernel, path)
-    assert isinstance(node, Instruction)
+    node, block = instruction_at(kernel, path), block_at(kernel, path)
     dst = node.operands[0]
     touching = [n for n in range(path[-1]) if any(use.access.buffer == dst.buffer for use in uses((block[n],)))]
     zero = block[touching[-1]] if touching else None
@@ -130,8 +126,7 @@ def _zero_before(kernel: LoopKernel, path: Path) -> int | None:
 
 def _copied(kernel: LoopKernel, path: Path, zero: int) -> LoopKernel:
     """With a copy in place of the sum there, which adds to zeros."""
-    node = node_at(kernel, path)
-    assert isinstance(node, Instruction)
+    node = instruction_at(kernel, path)
     operands = (node.operands[0], replace(_product(node), role="src"))
     copy = checked(Instruction("tensor_copy", node.engine, None, operands, node.line), kernel.buffers)
     return with_node(with_node(kernel, path, (copy,)), (*path[:-1], zero), ())
@@ -139,8 +134,7 @@ def _copied(kernel: LoopKernel, path: Path, zero: int) -> LoopKernel:
 
 def _added_in_place(kernel: LoopKernel, path: Path, zero: int) -> LoopKernel:
     """With products that go to the total in PSUM itself: the first overwrites what was there. Raises Refused."""
-    node, block = node_at(kernel, path), block_at(kernel, path)
-    assert isinstance(node, Instruction)
+    node, block = instruction_at(kernel, path), block_at(kernel, path)
     dst, product = node.operands[0], _product(node)
     own = Allocate(dst.buffer) in block and kernel.buffers[dst.buffer].address is None
     if not own or len(uses_of(kernel, dst.buffer)[0]) > 2:
