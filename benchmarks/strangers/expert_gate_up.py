@@ -5,7 +5,7 @@ import numpy as np
 
 T = 256
 H = 1024
-I = 192
+F = 192
 E = 4
 N = 4
 B = 128
@@ -15,15 +15,15 @@ DOMAINS = {"experts": (0, E - 1), "tokens": (0, T)}
 TOLERANCE = 2e-2
 PRECISION = "bf16-allowed"
 WORK = {
-    "matmul_flops": 4 * N * B * H * I,
-    "vector_ops": 2 * N * B * I,
-    "hbm_bytes": 2 * (T * H + 2 * N * H * I + N * B * I) + 4 * N * (B + 1),
+    "matmul_flops": 4 * N * B * H * F,
+    "vector_ops": 2 * N * B * F,
+    "hbm_bytes": 2 * (T * H + 2 * N * H * F + N * B * F) + 4 * N * (B + 1),
 }
 
 
 def get_inputs():
     x = np.random.normal(size=(T + 1, H)).astype(ml_dtypes.bfloat16)
-    weights = np.random.normal(scale=H**-0.5, size=(E, H, 2 * I)).astype(ml_dtypes.bfloat16)
+    weights = np.random.normal(scale=H**-0.5, size=(E, H, 2 * F)).astype(ml_dtypes.bfloat16)
     experts, tokens = np.random.permutation(E)[:N, None], np.random.randint(0, T + 1, (N, B))
     return [x, weights, experts.astype(np.int32), tokens.astype(np.int32)]
 

@@ -4,9 +4,9 @@ import ml_dtypes
 import numpy as np
 
 B = 1
-K = 1024
+K = 512
 M = 256
-N = 2048
+N = 1024
 
 PRESETS = {"small": {"K": 256, "N": 512}}
 TOLERANCE = 2e-2
