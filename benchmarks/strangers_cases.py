@@ -1847,7 +1847,7 @@ STRANGERS = (
         "etashguha",
         "part2/conv2d.py",
         "fused_conv2d_maxpool",
-        "conv2d",
+        "conv2d_image",
         "9a4345b2d2ca",
         migrate=True,
         cut=True,
