@@ -18,7 +18,7 @@ class Affine:
 
     @staticmethod
     def of(constant: int, terms: Mapping[str, int]) -> Affine:
-        return Affine(constant, tuple(sorted((name, factor) for name, factor in terms.items() if factor)))
+        return Affine(constant, tuple(sorted([term for term in terms.items() if term[1]])))
 
     @staticmethod
     def variable(name: str) -> Affine:
@@ -44,7 +44,7 @@ class Affine:
     def __mul__(self, factor: int) -> Affine:
         if factor == 1:
             return self
-        return Affine.of(self.constant * factor, {name: n * factor for name, n in self.terms})
+        return Affine(self.constant * factor, tuple([(name, n * factor) for name, n in self.terms if factor]))
 
     __rmul__ = __mul__
 
@@ -60,13 +60,20 @@ class Affine:
         return next((factor for each, factor in self.terms if each == name), 0)
 
     def substitute(self, values: Mapping[str, Union[Affine, int]]) -> Affine:
-        if not any(name in values for name, _ in self.terms):
-            return self
-        total = Affine(self.constant)
+        constant, terms, changed = self.constant, dict[str, int](), False
         for name, factor in self.terms:
             value = values.get(name)
-            total += Affine(0, ((name, factor),)) if value is None else value * factor
-        return total
+            if value is None:
+                terms[name] = terms.get(name, 0) + factor
+                continue
+            changed = True
+            if isinstance(value, int):
+                constant += value * factor
+                continue
+            constant += value.constant * factor
+            for other, more in value.terms:
+                terms[other] = terms.get(other, 0) + more * factor
+        return Affine.of(constant, terms) if changed else self
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The value at those of its variables: integers, or arrays that broadcast against each other."""

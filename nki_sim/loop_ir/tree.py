@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import is_
 from typing import Any, Union
 
 import numpy as np
@@ -65,15 +66,18 @@ class Access:
             count *= n
         return count
 
-    @property
+    @cached_property
     def variables(self) -> frozenset[str]:
         return self.offset.variables.union(*(each.variables for each in self.tile))
 
     def substitute(self, values: Mapping[str, Union[Affine, int]]) -> Access:
         if self.variables.isdisjoint(values):
             return self
-        tile = tuple(each.substitute(values) for each in self.tile)
-        return replace(self, tile=tile, offset=self.offset.substitute(values))
+        return self.at(tuple([each.substitute(values) for each in self.tile]), self.offset.substitute(values))
+
+    def at(self, tile: tuple[Affine, ...], offset: Affine) -> Access:
+        """The same elsewhere."""
+        return Access(self.role, self.access, self.buffer, tile, offset, self.pattern, self.dtype, self.indirection)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,12 @@ class Instruction:
     """A NamedTuple of the opcode's own, or None."""
     operands: tuple[Access, ...]
     line: int = 0
+
+    def on(self, operands: tuple[Access, ...]) -> Instruction:
+        """The same with other operands; itself where all are its own."""
+        if all(map(is_, operands, self.operands)):
+            return self
+        return Instruction(self.opcode, self.engine, self.attrs, operands, self.line)
 
     def operand(self, role: str) -> Access | None:
         return next((operand for operand in self.operands if operand.role == role), None)
@@ -106,6 +116,10 @@ class Loop:
     site: int = 0
     """Source line of its `for`; 0 for one that no line shows."""
 
+    def around(self, body: tuple[Node, ...]) -> Loop:
+        """The same with that body."""
+        return Loop(self.variable, self.start, self.extent, body, self.site)
+
     @property
     def where(self) -> str:
         """For people."""
@@ -123,6 +137,10 @@ class DeviceLoop:
     step: int
     next: int
     body: tuple[Node, ...]
+
+    def around(self, body: tuple[Node, ...]) -> DeviceLoop:
+        """The same with that body."""
+        return replace(self, body=body)
 
 
 Node = Union[Instruction, Allocate, Loop, DeviceLoop]
@@ -156,12 +174,20 @@ class LoopKernel:
 
 def walk(body: tuple[Node, ...], around: tuple[Loop, ...] = ()) -> Iterator[tuple[Node, tuple[Loop, ...]]]:
     """Every node in program order, with the static loops around it, outermost first."""
+    return iter(_walked(body, around, []))
+
+
+_Walked = list[tuple[Node, tuple[Loop, ...]]]
+
+
+def _walked(body: tuple[Node, ...], around: tuple[Loop, ...], found: _Walked) -> _Walked:
     for node in body:
-        yield node, around
+        found.append((node, around))
         if isinstance(node, Loop):
-            yield from walk(node.body, (*around, node))
+            _walked(node.body, (*around, node), found)
         elif isinstance(node, DeviceLoop):
-            yield from walk(node.body, around)
+            _walked(node.body, around, found)
+    return found
 
 
 def rebuilt(body: tuple[Node, ...], change: Callable[[Node], tuple[Node, ...]]) -> tuple[Node, ...]:
@@ -171,6 +197,6 @@ def rebuilt(body: tuple[Node, ...], change: Callable[[Node], tuple[Node, ...]]) 
         if isinstance(node, (Loop, DeviceLoop)):
             inner = rebuilt(node.body, change)
             if inner is not node.body:
-                node = replace(node, body=inner)
+                node = node.around(inner)
         made += change(node)
-    return body if len(made) == len(body) and all(a is b for a, b in zip(made, body)) else tuple(made)
+    return body if len(made) == len(body) and all(map(is_, made, body)) else tuple(made)
