@@ -60,20 +60,16 @@ class Affine:
         return next((factor for each, factor in self.terms if each == name), 0)
 
     def substitute(self, values: Mapping[str, Union[Affine, int]]) -> Affine:
-        constant, terms, changed = self.constant, dict[str, int](), False
+        if not any([name in values for name, _ in self.terms]):
+            return self
+        constant, terms = self.constant, dict[str, int]()
         for name, factor in self.terms:
             value = values.get(name)
-            if value is None:
-                terms[name] = terms.get(name, 0) + factor
-                continue
-            changed = True
-            if isinstance(value, int):
-                constant += value * factor
-                continue
-            constant += value.constant * factor
-            for other, more in value.terms:
-                terms[other] = terms.get(other, 0) + more * factor
-        return Affine.of(constant, terms) if changed else self
+            form = Affine.variable(name) if value is None else Affine(value) if isinstance(value, int) else value
+            constant += form.constant * factor
+            for each, more in form.terms:
+                terms[each] = terms.get(each, 0) + more * factor
+        return Affine.of(constant, terms)
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The value at those of its variables: integers, or arrays that broadcast against each other."""

@@ -96,7 +96,7 @@ def _put(nodes: tuple[Node, ...], path: Path, body: tuple[Node, ...]) -> tuple[N
         return body
     node = nodes[path[0]]
     assert isinstance(node, (Loop, DeviceLoop))
-    return (*nodes[: path[0]], node.around(_put(node.body, path[1:], body)), *nodes[path[0] + 1 :])
+    return (*nodes[: path[0]], replace(node, body=_put(node.body, path[1:], body)), *nodes[path[0] + 1 :])
 
 
 def with_node(kernel: LoopKernel, path: Path, nodes: Sequence[Node]) -> LoopKernel:

@@ -37,14 +37,10 @@ class Use:
 
 def uses(body: Sequence[Node], around: tuple[Loop, ...] = ()) -> Iterator[Use]:
     """Every access in program order."""
-    return iter(
-        [
-            Use(access, node, loops)
-            for node, loops in walk(tuple(body), around)
-            if isinstance(node, Instruction)
-            for access in node.operands
-        ]
-    )
+    for node, loops in walk(tuple(body), around):
+        if isinstance(node, Instruction):
+            for access in node.operands:
+                yield Use(access, node, loops)
 
 
 Apart = Sequence[tuple[Loop, int]]
@@ -72,12 +68,13 @@ def meet(one: Use, other: Use, kernel: LoopKernel, fixed: Sequence[Loop], apart:
         moved[loop.variable] = Affine.of(0, {loop.variable: 1, by: sign})
         ranges[by] = (1, loop.extent.constant - 1)
     b = b.substitute(moved)
+    everywhere = _with_other(ranges)
     for mine, theirs in zip(a.tile, b.tile):
-        if _never_zero(mine - _other(theirs, same), _with_other(ranges)):
+        if _never_zero(mine - _other(theirs, same), everywhere):
             return False
     if a.indirection is not None or b.indirection is not None:
         return True
-    return _overlap(a, b, kernel.buffers[a.buffer], same, ranges)
+    return _overlap(a, b, kernel.buffers[a.buffer], same, everywhere)
 
 
 _LATER = "later"
@@ -118,12 +115,11 @@ def _overlap(a: Access, b: Access, buffer: Buffer, same: Set[str], ranges: Mappi
     scale = gcd(a.dtype.itemsize, b.dtype.itemsize)
     wide_a, wide_b = a.dtype.itemsize // scale, b.dtype.itemsize // scale
     difference = _other(b.offset, same) * wide_b - a.offset * wide_a
-    everywhere = _with_other(ranges)
     mine = [(stride * wide_a, count) for stride, count in a.pattern] + ([(1, wide_a)] if wide_a > 1 else [])
     theirs = [(stride * wide_b, count) for stride, count in b.pattern] + ([(1, wide_b)] if wide_b > 1 else [])
     start = difference.constant
     for name, factor in difference.terms:
-        low, high = everywhere[name]
+        low, high = ranges[name]
         start += factor * low
         theirs.append((factor, high - low + 1))
     item = buffer.dtype.itemsize

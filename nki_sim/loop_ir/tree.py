@@ -116,10 +116,6 @@ class Loop:
     site: int = 0
     """Source line of its `for`; 0 for one that no line shows."""
 
-    def around(self, body: tuple[Node, ...]) -> Loop:
-        """The same with that body."""
-        return Loop(self.variable, self.start, self.extent, body, self.site)
-
     @property
     def where(self) -> str:
         """For people."""
@@ -137,10 +133,6 @@ class DeviceLoop:
     step: int
     next: int
     body: tuple[Node, ...]
-
-    def around(self, body: tuple[Node, ...]) -> DeviceLoop:
-        """The same with that body."""
-        return replace(self, body=body)
 
 
 Node = Union[Instruction, Allocate, Loop, DeviceLoop]
@@ -174,20 +166,12 @@ class LoopKernel:
 
 def walk(body: tuple[Node, ...], around: tuple[Loop, ...] = ()) -> Iterator[tuple[Node, tuple[Loop, ...]]]:
     """Every node in program order, with the static loops around it, outermost first."""
-    return iter(_walked(body, around, []))
-
-
-_Walked = list[tuple[Node, tuple[Loop, ...]]]
-
-
-def _walked(body: tuple[Node, ...], around: tuple[Loop, ...], found: _Walked) -> _Walked:
+    found: list[tuple[Node, tuple[Loop, ...]]] = []
     for node in body:
         found.append((node, around))
-        if isinstance(node, Loop):
-            _walked(node.body, (*around, node), found)
-        elif isinstance(node, DeviceLoop):
-            _walked(node.body, around, found)
-    return found
+        if isinstance(node, (Loop, DeviceLoop)):
+            found += walk(node.body, (*around, node) if isinstance(node, Loop) else around)
+    return iter(found)
 
 
 def rebuilt(body: tuple[Node, ...], change: Callable[[Node], tuple[Node, ...]]) -> tuple[Node, ...]:
@@ -197,6 +181,6 @@ def rebuilt(body: tuple[Node, ...], change: Callable[[Node], tuple[Node, ...]]) 
         if isinstance(node, (Loop, DeviceLoop)):
             inner = rebuilt(node.body, change)
             if inner is not node.body:
-                node = node.around(inner)
+                node = replace(node, body=inner)
         made += change(node)
     return body if len(made) == len(body) and all(map(is_, made, body)) else tuple(made)
