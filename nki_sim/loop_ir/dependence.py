@@ -160,9 +160,7 @@ _Question = tuple[Pairs, int, Pairs]
 
 def _parts(one: Pairs, start: int, other: Pairs, unit: int) -> tuple[_Question, _Question] | None:
     """The question of whole units, and of what lies within one; None where a sum can go over from one to the next."""
-    split = [
-        (tuple(p for p in pairs if p[0] % unit == 0), tuple(p for p in pairs if p[0] % unit)) for pairs in (one, other)
-    ]
+    split = [[tuple(p for p in pairs if bool(p[0] % unit) is part) for part in (False, True)] for pairs in (one, other)]
     base = start - start % unit
     for (_, small), first in zip(split, (0, start - base)):
         low = first + sum(min(0, s * (n - 1)) for s, n in small)

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nki_sim.by_object import by_object
 from nki_sim.dtypes import DType
 from nki_sim.program.allocations import Allocations
 from nki_sim.program.memory import Allocation, MemoryRegion
@@ -153,11 +152,6 @@ class Template:
     def describe(self) -> str:
         shapes = ", ".join(f"{o.role}{list(o.shape)} {o.dtype} {o.region.value}" for o in self.operands)
         return f"{self.opcode} on {self.engine.name}: {shapes} (line {self.line})"
-
-
-@by_object
-def _without_line(template: Template) -> Template:
-    return replace(template, line=0)
 
 
 @dataclass(frozen=True)
@@ -317,7 +311,7 @@ class Program:
     def alike(self) -> tuple[int, ...]:
         """By template, the same number."""
         known: dict[Template, int] = {}
-        return tuple(known.setdefault(_without_line(template), len(known)) for template in self.templates)
+        return tuple(known.setdefault(replace(template, line=0), len(known)) for template in self.templates)
 
     @cached_property
     def operand_rows(self) -> np.ndarray:
