@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from nki_sim.loop_ir.changes import Kernels, Path, everywhere, without_empty_loops
 from nki_sim.loop_ir.tree import LoopKernel
@@ -38,7 +38,6 @@ class Rule(Protocol):
         ...
 
 
-@runtime_checkable
 class Single(Rule, Protocol):
     """A rule that is applied to a kernel's tree at one shape, whatever it does at others."""
 
@@ -47,7 +46,6 @@ class Single(Rule, Protocol):
         ...
 
 
-@runtime_checkable
 class Composite(Rule, Protocol):
     """A rule that does as much as it can, which has to be the same at every shape."""
 
@@ -91,7 +89,7 @@ class Balance(Last, Protocol):
 
 def applied(rule: Rule, kernels: Kernels, site: Site) -> Kernels:
     """At every shape; of loops that it left nothing to do, nothing stays. Raises Refused where one of them refuses."""
-    if isinstance(rule, Composite):
-        return everywhere(without_empty_loops, rule.together(kernels, site))
-    assert isinstance(rule, Single), f"{rule.name} is no rule that can be applied"
-    return everywhere(without_empty_loops, everywhere(rule.apply, kernels, site))
+    if hasattr(rule, "together"):  # isinstance asks a protocol for all its names: a twentieth of a search's time
+        return everywhere(without_empty_loops, cast(Composite, rule).together(kernels, site))
+    assert hasattr(rule, "apply"), f"{rule.name} is no rule that can be applied"
+    return everywhere(without_empty_loops, everywhere(cast(Single, rule).apply, kernels, site))

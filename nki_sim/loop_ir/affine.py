@@ -18,7 +18,7 @@ class Affine:
 
     @staticmethod
     def of(constant: int, terms: Mapping[str, int]) -> Affine:
-        return Affine(constant, tuple(sorted((name, factor) for name, factor in terms.items() if factor)))
+        return Affine(constant, tuple(sorted([term for term in terms.items() if term[1]])))
 
     @staticmethod
     def variable(name: str) -> Affine:
@@ -44,7 +44,7 @@ class Affine:
     def __mul__(self, factor: int) -> Affine:
         if factor == 1:
             return self
-        return Affine.of(self.constant * factor, {name: n * factor for name, n in self.terms})
+        return Affine(self.constant * factor, tuple([(name, n * factor) for name, n in self.terms if factor]))
 
     __rmul__ = __mul__
 
@@ -60,13 +60,16 @@ class Affine:
         return next((factor for each, factor in self.terms if each == name), 0)
 
     def substitute(self, values: Mapping[str, Union[Affine, int]]) -> Affine:
-        if not any(name in values for name, _ in self.terms):
+        if not any([name in values for name, _ in self.terms]):
             return self
-        total = Affine(self.constant)
+        constant, terms = self.constant, dict[str, int]()
         for name, factor in self.terms:
             value = values.get(name)
-            total += Affine(0, ((name, factor),)) if value is None else value * factor
-        return total
+            form = Affine.variable(name) if value is None else Affine(value) if isinstance(value, int) else value
+            constant += form.constant * factor
+            for each, more in form.terms:
+                terms[each] = terms.get(each, 0) + more * factor
+        return Affine.of(constant, terms)
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The value at those of its variables: integers, or arrays that broadcast against each other."""

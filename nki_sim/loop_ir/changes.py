@@ -96,15 +96,15 @@ def block_at(kernel: LoopKernel, path: Path) -> tuple[Node, ...]:
 
 def with_block(kernel: LoopKernel, path: Path, body: Sequence[Node]) -> LoopKernel:
     """With these statements in place of those among which that one stands."""
+    return replace(kernel, body=_put(kernel.body, path, tuple(body)))
 
-    def put(nodes: tuple[Node, ...], steps: Path) -> tuple[Node, ...]:
-        if len(steps) == 1:
-            return tuple(body)
-        node = nodes[steps[0]]
-        assert isinstance(node, (Loop, DeviceLoop))
-        return (*nodes[: steps[0]], replace(node, body=put(node.body, steps[1:])), *nodes[steps[0] + 1 :])
 
-    return replace(kernel, body=put(kernel.body, path))
+def _put(nodes: tuple[Node, ...], path: Path, body: tuple[Node, ...]) -> tuple[Node, ...]:
+    if len(path) == 1:
+        return body
+    node = nodes[path[0]]
+    assert isinstance(node, (Loop, DeviceLoop))
+    return (*nodes[: path[0]], replace(node, body=_put(node.body, path[1:], body)), *nodes[path[0] + 1 :])
 
 
 def with_node(kernel: LoopKernel, path: Path, nodes: Sequence[Node]) -> LoopKernel:
@@ -154,12 +154,11 @@ def substituted(body: Sequence[Node], values: Mapping[str, Union[Affine, int]]) 
 
     def change(node: Node) -> tuple[Node, ...]:
         if isinstance(node, Instruction):
-            operands = tuple(each.substitute(values) for each in node.operands)
-            if all(a is b for a, b in zip(operands, node.operands)):
-                return (node,)
-            return (replace(node, operands=operands),)
+            return (node.on(tuple([each.substitute(values) for each in node.operands])),)
         if isinstance(node, Loop):
-            return (replace(node, start=node.start.substitute(values), extent=node.extent.substitute(values)),)
+            start, extent = node.start.substitute(values), node.extent.substitute(values)
+            if start is not node.start or extent is not node.extent:
+                return (Loop(node.variable, start, extent, node.body, node.site),)
         return (node,)
 
     return rebuilt(tuple(body), change)
@@ -169,10 +168,7 @@ def with_operands(body: Sequence[Node], change: Callable[[Access], Access]) -> t
     """Every access of the instructions changed."""
 
     def changed(node: Node) -> tuple[Node, ...]:
-        if not isinstance(node, Instruction):
-            return (node,)
-        operands = tuple(change(each) for each in node.operands)
-        return (node,) if all(a is b for a, b in zip(operands, node.operands)) else (replace(node, operands=operands),)
+        return (node.on(tuple(map(change, node.operands))) if isinstance(node, Instruction) else node,)
 
     return rebuilt(tuple(body), changed)
 
@@ -255,7 +251,7 @@ def _split_tile(
         two = (Affine(number // inner), Affine(number % inner))
     else:
         raise Refused("a tile of the loop is used elsewhere, by another counter")
-    return replace(access, tile=(*access.tile[:depth], *two, *access.tile[depth + 1 :]))
+    return access.at((*access.tile[:depth], *two, *access.tile[depth + 1 :]), access.offset)
 
 
 def inlined(kernel: LoopKernel, path: Path) -> LoopKernel:
@@ -272,7 +268,7 @@ def out_of_loop(kernel: LoopKernel, made: Set[int], depth: int) -> LoopKernel:
 
     def fewer(access: Access) -> Access:
         tile = (*access.tile[:depth], *access.tile[depth + 1 :])
-        return replace(access, tile=tile) if access.buffer in made else access
+        return access.at(tile, access.offset) if access.buffer in made else access
 
     return with_accesses(kernel, fewer)
 
@@ -295,7 +291,7 @@ def interchange(kernel: LoopKernel, path: Path) -> LoopKernel:
             return access
         tile = list(access.tile)
         tile[depth], tile[depth + 1] = tile[depth + 1], tile[depth]
-        return replace(access, tile=tuple(tile))
+        return access.at(tuple(tile), access.offset)
 
     changed = with_node(kernel, path, (replace(inner, body=(replace(loop, body=inner.body),)),))
     return with_accesses(changed, swapped)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, prod
 
 import numpy as np
@@ -67,12 +68,13 @@ def meet(one: Use, other: Use, kernel: LoopKernel, fixed: Sequence[Loop], apart:
         moved[loop.variable] = Affine.of(0, {loop.variable: 1, by: sign})
         ranges[by] = (1, loop.extent.constant - 1)
     b = b.substitute(moved)
+    everywhere = _with_other(ranges)
     for mine, theirs in zip(a.tile, b.tile):
-        if _never_zero(mine - _other(theirs, same), _with_other(ranges)):
+        if _never_zero(mine - _other(theirs, same), everywhere):
             return False
     if a.indirection is not None or b.indirection is not None:
         return True
-    return _overlap(a, b, kernel.buffers[a.buffer], same, ranges)
+    return _overlap(a, b, kernel.buffers[a.buffer], same, everywhere)
 
 
 _LATER = "later"
@@ -113,26 +115,27 @@ def _overlap(a: Access, b: Access, buffer: Buffer, same: Set[str], ranges: Mappi
     scale = gcd(a.dtype.itemsize, b.dtype.itemsize)
     wide_a, wide_b = a.dtype.itemsize // scale, b.dtype.itemsize // scale
     difference = _other(b.offset, same) * wide_b - a.offset * wide_a
-    everywhere = _with_other(ranges)
     mine = [(stride * wide_a, count) for stride, count in a.pattern] + ([(1, wide_a)] if wide_a > 1 else [])
     theirs = [(stride * wide_b, count) for stride, count in b.pattern] + ([(1, wide_b)] if wide_b > 1 else [])
     start = difference.constant
     for name, factor in difference.terms:
-        low, high = everywhere[name]
+        low, high = ranges[name]
         start += factor * low
         theirs.append((factor, high - low + 1))
     item = buffer.dtype.itemsize
     units = [prod(buffer.shape[at + 1 :]) * item // scale for at in range(len(buffer.shape))]
-    return lattices_meet(mine, start, theirs, [unit for unit in units if unit > 1])
+    return lattices_meet(tuple(mine), start, tuple(theirs), tuple(unit for unit in units if unit > 1))
 
 
-def lattices_meet(
-    one: Sequence[tuple[int, int]], start: int, other: Sequence[tuple[int, int]], units: Sequence[int]
-) -> bool:
+Pairs = tuple[tuple[int, int], ...]
+
+
+@lru_cache(1 << 14)
+def lattices_meet(one: Pairs, start: int, other: Pairs, units: tuple[int, ...]) -> bool:
     """Is a sum of `one` equal to `start` plus a sum of `other`? Each is of pairs (stride, count): stride times 0 up
     to below count. `units`: sizes of a memory's dimensions, largest first, by which the sums may come apart.
     """
-    one, other = [p for p in one if p[1] > 1 and p[0]], [p for p in other if p[1] > 1 and p[0]]
+    one, other = (tuple(p for p in pairs if p[1] > 1 and p[0]) for pairs in (one, other))
     low = sum(min(0, s * (n - 1)) for s, n in one), start + sum(min(0, s * (n - 1)) for s, n in other)
     high = sum(max(0, s * (n - 1)) for s, n in one), start + sum(max(0, s * (n - 1)) for s, n in other)
     if high[0] < low[1] or high[1] < low[0]:
@@ -152,25 +155,23 @@ def lattices_meet(
     return bool(np.intersect1d(_sums(one, 0), _sums(other, start)).size)
 
 
-_Question = tuple[Sequence[tuple[int, int]], int, Sequence[tuple[int, int]]]
+_Question = tuple[Pairs, int, Pairs]
 
 
-def _parts(
-    one: Sequence[tuple[int, int]], start: int, other: Sequence[tuple[int, int]], unit: int
-) -> tuple[_Question, _Question] | None:
+def _parts(one: Pairs, start: int, other: Pairs, unit: int) -> tuple[_Question, _Question] | None:
     """The question of whole units, and of what lies within one; None where a sum can go over from one to the next."""
-    split = [([p for p in pairs if p[0] % unit == 0], [p for p in pairs if p[0] % unit]) for pairs in (one, other)]
+    split = [[tuple(p for p in pairs if bool(p[0] % unit) is part) for part in (False, True)] for pairs in (one, other)]
     base = start - start % unit
     for (_, small), first in zip(split, (0, start - base)):
         low = first + sum(min(0, s * (n - 1)) for s, n in small)
         high = first + sum(max(0, s * (n - 1)) for s, n in small)
         if low < 0 or high >= unit:
             return None
-    outer = [[(s // unit, n) for s, n in big] for big, _ in split]
+    outer = [tuple((s // unit, n) for s, n in big) for big, _ in split]
     return (outer[0], base // unit, outer[1]), (split[0][1], start - base, split[1][1])
 
 
-def _sums(pairs: Sequence[tuple[int, int]], start: int) -> np.ndarray:
+def _sums(pairs: Pairs, start: int) -> np.ndarray:
     values = np.array([start], np.int64)
     for stride, count in pairs:
         values = (values[:, None] + stride * np.arange(count)).ravel()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from nki_sim.by_object import by_object
+from nki_sim.by_object import MOST_KEPT, by_object
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.reading import grid
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, Result
@@ -389,7 +390,14 @@ def _template(buffers: Sequence[Buffer], node: Instruction, place: Sequence[int]
         )
         for at, (access, buffer) in enumerate(zip(node.operands, buffers))
     )
-    return Template(node.opcode, node.engine, node.attrs, operands, node.line)
+    return _first_alike(Template(node.opcode, node.engine, node.attrs, operands, node.line), repr(node.attrs))
+
+
+@lru_cache(MOST_KEPT)
+def _first_alike(template: Template, attributes: str) -> Template:
+    """The first that says the same: of that one, its price and the like are known. `attributes`: in which 1 and 1.0,
+    which are equal, are not the same."""
+    return template
 
 
 def template_of(buffers: Mapping[int, Buffer], node: Instruction) -> Template:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import is_
 from typing import Any, Union
 
 import numpy as np
@@ -65,15 +66,18 @@ class Access:
             count *= n
         return count
 
-    @property
+    @cached_property
     def variables(self) -> frozenset[str]:
         return self.offset.variables.union(*(each.variables for each in self.tile))
 
     def substitute(self, values: Mapping[str, Union[Affine, int]]) -> Access:
         if self.variables.isdisjoint(values):
             return self
-        tile = tuple(each.substitute(values) for each in self.tile)
-        return replace(self, tile=tile, offset=self.offset.substitute(values))
+        return self.at(tuple([each.substitute(values) for each in self.tile]), self.offset.substitute(values))
+
+    def at(self, tile: tuple[Affine, ...], offset: Affine) -> Access:
+        """The same elsewhere."""
+        return Access(self.role, self.access, self.buffer, tile, offset, self.pattern, self.dtype, self.indirection)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,12 @@ class Instruction:
     """A NamedTuple of the opcode's own, or None."""
     operands: tuple[Access, ...]
     line: int = 0
+
+    def on(self, operands: tuple[Access, ...]) -> Instruction:
+        """The same with other operands; itself where all are its own."""
+        if all(map(is_, operands, self.operands)):
+            return self
+        return Instruction(self.opcode, self.engine, self.attrs, operands, self.line)
 
     def operand(self, role: str) -> Access | None:
         return next((operand for operand in self.operands if operand.role == role), None)
@@ -156,12 +166,12 @@ class LoopKernel:
 
 def walk(body: tuple[Node, ...], around: tuple[Loop, ...] = ()) -> Iterator[tuple[Node, tuple[Loop, ...]]]:
     """Every node in program order, with the static loops around it, outermost first."""
+    found: list[tuple[Node, tuple[Loop, ...]]] = []
     for node in body:
-        yield node, around
-        if isinstance(node, Loop):
-            yield from walk(node.body, (*around, node))
-        elif isinstance(node, DeviceLoop):
-            yield from walk(node.body, around)
+        found.append((node, around))
+        if isinstance(node, (Loop, DeviceLoop)):
+            found += walk(node.body, (*around, node) if isinstance(node, Loop) else around)
+    return iter(found)
 
 
 def rebuilt(body: tuple[Node, ...], change: Callable[[Node], tuple[Node, ...]]) -> tuple[Node, ...]:
@@ -173,4 +183,4 @@ def rebuilt(body: tuple[Node, ...], change: Callable[[Node], tuple[Node, ...]]) 
             if inner is not node.body:
                 node = replace(node, body=inner)
         made += change(node)
-    return body if len(made) == len(body) and all(a is b for a, b in zip(made, body)) else tuple(made)
+    return body if len(made) == len(body) and all(map(is_, made, body)) else tuple(made)

@@ -17,7 +17,7 @@ from nki_sim.encoding.canonical import digest
 from nki_sim.errors import ProgramFormatError
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.composing import through
-from nki_sim.loop_ir.dependence import lattices_meet
+from nki_sim.loop_ir.dependence import Pairs, lattices_meet
 from nki_sim.loop_ir.expansion import expand
 from nki_sim.loop_ir.reading import NotReadable, read
 from nki_sim.loop_ir.sizes import Dimension, NoForm, Sizes
@@ -29,7 +29,7 @@ from tests.catalogue.test_search import BY_HELPERS, BY_INSTRUCTIONS, SHAPES, tra
 from tests.rules.trees import traced as seed_traced
 
 
-def sums(pairs: list[tuple[int, int]], start: int = 0) -> set[int]:
+def sums(pairs: Pairs, start: int = 0) -> set[int]:
     return {start + sum(steps) for steps in itertools.product(*(range(0, s * n, s) for s, n in pairs if s > 0))}
 
 
@@ -39,14 +39,14 @@ def test_lattices_meet_exactly_where_they_share_an_element(seed: int) -> None:
     rows, columns = draw.choice([4, 8]), draw.choice([6, 16, 24])
     sides = []
     for _ in range(2):
-        pairs = [
+        pairs = (
             (columns * draw.choice([1, 1, 2]), draw.randint(1, rows // 2)),
             (draw.choice([1, 2, 3]), draw.randint(1, 6)),
-        ]
+        )
         sides.append(pairs)
     start = draw.randrange(0, rows * columns)
     expected = bool(sums(sides[0]) & sums(sides[1], start))
-    assert lattices_meet(sides[0], start, sides[1], [columns]) == expected
+    assert lattices_meet(sides[0], start, sides[1], (columns,)) == expected
 
 
 @pytest.mark.parametrize("seed", range(200))
