@@ -80,7 +80,8 @@ def put_back(settings: config.Settings) -> PutBackDocument:
 
 
 def project(settings: config.Settings, tell: Callable[[str], object]) -> ProjectionDocument:
-    """Raises SettingsError, and TaskInvalid for a kernel that does not compile at its shapes."""
+    """Raises SettingsError, also for a table that what is simulated contradicts, and TaskInvalid for a kernel that does
+    not compile at its shapes."""
     path, machine = settings.benchmark.kernel_table, settings.target.machine
     assert path is not None, "asked for with a table only"
     try:
@@ -95,7 +96,10 @@ def project(settings: config.Settings, tell: Callable[[str], object]) -> Project
             latencies.append(
                 (_simulated(simulator, settings, use, use.before), _simulated(simulator, settings, use, use.after))
             )
-        return projection_document(projection(table, latencies), simulator.name, simulator.caveat)
+        try:
+            return projection_document(projection(table, latencies), simulator.name, simulator.caveat)
+        except BadToml as error:
+            raise SettingsError(f"kernel-table: {path}: {error}") from None
 
 
 def check_then(settings: config.Settings) -> None:
