@@ -24,6 +24,7 @@ from infra.assembly.problem import QUICK_START, Problem, problem_of, quick_start
 from infra.assembly.proposing import Proposing, provider_of
 from infra.assembly.rounds import guide_of, loop_settings, width_of
 from infra.assembly.targets import compilers_own_of, residuals_of, target_of
+from infra.engines.ray_engine import RayEngine
 from infra.journal import utc_now
 from infra.llm.contenders import CATALOGUE
 from infra.llm.retry import Stopping
@@ -102,6 +103,8 @@ def carry_out(
         if spans is not None:
             stack.callback(spans.close)
         observer = Observers(log, view, *([spans] if spans is not None else []))
+        if isinstance(target, EngineTarget) and isinstance(target.engine, RayEngine):
+            target.engine.tell = lambda line: observer.tell(events.Notice(line, "warning"))
         if cleared:
             observer.tell(events.Notice(cleared))
         for line in not_traced:
