@@ -525,7 +525,8 @@ class RunJournal:
         self._folder.counterpart(kernel)
 
     def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
-        self._memory.record(experience, f"{self._folder.run_id}/{occasion}", shown)
+        run_id = self._folder.run_id
+        self._memory.record(replace(experience, run=run_id), f"{run_id}/{occasion}", shown)
 
     def credit(self, keys: tuple[str, ...], improved: bool, occasion: str, instead: bool = False) -> None:
         self._memory.credit(keys, improved, f"{self._folder.run_id}/{occasion}", instead)

@@ -205,7 +205,8 @@ def test_a_journal_files_an_attempt_s_experience_once_however_often_it_is_repeat
     resumed.remember(experience, "r001t1", ())
     assert [known.confirmed for known in resumed.recall().experiences] == [1]
     resumed.remember(experience, "r002t1", ())
-    assert [known.confirmed for known in resumed.recall().experiences] == [2]
+    (known,) = resumed.recall().experiences
+    assert (known.confirmed, known.run) == (2, folder.run_id)
 
 
 def test_a_run_that_was_killed_before_it_began_can_begin_again(tmp_path: Path) -> None:
