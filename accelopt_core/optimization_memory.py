@@ -53,7 +53,7 @@ class Experience:
     run: str = ""
     """That measured it last; empty for an entry of an earlier release."""
     evidence: tuple[str, ...] = ()
-    """Program and shape of each measurement that counts for it, or behind a `-` against it: the same again is no news."""
+    """Program and shape of each measurement for it, or behind a `-` against it: the same again is no news."""
 
     def __post_init__(self) -> None:
         if not self.title.strip():
@@ -90,9 +90,11 @@ class Experience:
         if new and set(new) <= set(self.evidence):
             return self
         return replace(
-            self, evidence=tuple(dict.fromkeys((*self.evidence, *new)))[-MOST_EVIDENCE:],
-            confirmed=self.confirmed + agrees * other.confirmed, refuted=self.refuted + (not agrees) + agrees * other.refuted,
-        )  # fmt: skip
+            self,
+            evidence=tuple(dict.fromkeys((*self.evidence, *new)))[-MOST_EVIDENCE:],
+            confirmed=self.confirmed + (other.confirmed if agrees else 0),
+            refuted=self.refuted + (other.refuted if agrees else 1),
+        )
 
     @property
     def usefulness(self) -> float:
@@ -135,7 +137,11 @@ class OptimizationMemory:
         if old is not None:
             both = old.weighed(new, True)
             new = replace(
-                new, confirmed=both.confirmed, refuted=both.refuted, evidence=both.evidence, used=old.used + new.used,
+                new,
+                confirmed=both.confirmed,
+                refuted=both.refuted,
+                evidence=both.evidence,
+                used=old.used + new.used,
                 helped=old.helped + new.helped,
             )
         self._by_key[key] = new

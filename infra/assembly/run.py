@@ -195,7 +195,7 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
             loop = Loop(
                 problem.task,
                 problem.source,
-                RememberingTarget(metered, store, replay=settings.run.replay, clock=clock),
+                RememberingTarget(metered, store, clock=clock),
                 proposer,
                 RunJournal(folder, memory, residuals),
                 spending,

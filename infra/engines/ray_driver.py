@@ -8,8 +8,8 @@ then ends what it had submitted.
 
 In, a line each: `{"id": N, "message": {...}, "node": ID, "cores": N}` (message as `infra.engines.agent` takes it),
 `{"id": N, "nodes": true}`, or `{"cancel": N}`. Out: `{"ready": {...}}` or `{"unreachable": "why"}` first, `{"places":
-N}` as they change, `{"silent": "why"}` while nobody says how many there are, and for an id lines of the node, as `infra.engines.at_node` says them, the last with `end`,
-`answer`, `failed`, `refused`, `overdue` or `lost`; or `nodes`.
+N}` as they change, `{"silent": "why"}` while nobody says how many there are, and for an id lines of the node, as
+`infra.engines.at_node` says them, the last with `end`, `answer`, `failed`, `refused`, `overdue` or `lost`; or `nodes`.
 """
 
 from __future__ import annotations

@@ -72,7 +72,12 @@ def test_the_same_program_at_the_same_shape_says_a_thing_once() -> None:
     at = {"technique": "hoist", "kernel": "mine"}
     mine = known("mine", 1.3, **at, evidence=("p1 [128, 512]",))
     memory = OptimizationMemory([mine])
-    for evidence, confirmed in (("p1 [128, 512]", 1), ("p2 [128, 512]", 2), ("p1 [128, 1024]", 3), ("p2 [128, 512]", 3)):
+    for evidence, confirmed in (
+        ("p1 [128, 512]", 1),
+        ("p2 [128, 512]", 2),
+        ("p1 [128, 1024]", 3),
+        ("p2 [128, 512]", 3),
+    ):
         filed = memory.add(known("mine", 1.3, **at, evidence=(evidence,)))
         assert filed.confirmed == confirmed
     other = known("hoist", 2.0, evidence=("p9 [64]",))

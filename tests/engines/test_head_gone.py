@@ -1,12 +1,11 @@
-"""A run whose cluster goes away says so once, and once that it is back. No cluster: a driver that says what one does."""
+"""A run whose cluster goes away says so once, and once that it is back. No cluster: a driver in its place."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest

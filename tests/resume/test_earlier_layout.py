@@ -157,10 +157,6 @@ def test_what_was_evaluated_is_not_evaluated_again(earlier: Path, run_id: str) -
     found = [stored for key in keys if (stored := store.get(key)) is not None]
     assert len(found) == len(keys) > 0 and all(stored.run_id == run_id for stored in found)
     assert store.seconds() == pytest.approx(sum(stored.seconds for stored in found))
-    other = EvaluationStore(earlier / "checkpoints", "another")
-    assert [stored.evaluation for key in keys for stored in other.of_others(key) if stored.run_id == run_id] == [
-        stored.evaluation for stored in found
-    ]
 
 
 def test_latencies_beside_the_incumbent_keep_their_name(earlier: Path) -> None:
