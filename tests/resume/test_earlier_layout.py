@@ -193,7 +193,7 @@ def test_settings_are_read_under_their_names_of_then(earlier: Path, name: str) -
             del group[name]
     now = config.to_document(given)
     expected["run"] |= {"function": None, "migrate": False, "beam": 1, "plans": 1, "samples": 1, "sweep": None}
-    expected["run"] |= {"tasks-at-once": None, "shapes": None, "compiler-baseline": True, "language": None}
+    expected["run"] |= {"tasks-at-once": None, "shapes": None, "compiler-baseline": True, "language": None, "shape": []}
     own = {spec.name for spec in specs(config.RunSettings)}  # a plugin may add some
     now["run"] = {key: value for key, value in now["run"].items() if key in own}
     expected["verification"] |= {"exact": False}
