@@ -318,10 +318,10 @@ def sweep(folder: str) -> None:
     """What nobody uses: of the work all, of the trees those beyond `MOST_BYTES`."""
     for path in _newest_first(os.path.join(folder, "work")):
         drop(path)
-    room = MOST_BYTES
+    left_bytes = MOST_BYTES
     for path in _newest_first(os.path.join(folder, "trees")):
-        room -= sum(os.path.getsize(os.path.join(at, leaf)) for at, _, leaves in os.walk(path) for leaf in leaves)
-        if room < 0:
+        left_bytes -= sum(os.path.getsize(os.path.join(at, leaf)) for at, _, leaves in os.walk(path) for leaf in leaves)
+        if left_bytes < 0:
             drop(path, WHOLE)
 
 
