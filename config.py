@@ -142,7 +142,6 @@ class RunSettings(Group):
     resume: str | None = setting(
         None, "Go on with an interrupted run: its id, or none for the latest.", metavar="RUN-ID", const=LATEST
     )
-    replay: bool = setting(False, "Use evaluations that earlier runs have stored instead of measuring again.")
     checkpoints: Path = setting(FOLDERS.checkpoints, "Folder of all runs, one folder each.", metavar="DIR")
     memory: Path = setting(FOLDERS.memory, "What earlier runs learned; shared by all runs.", metavar="FILE")
     view: str = setting(
@@ -380,7 +379,6 @@ class VerificationSettings(Group):
         False,
         "Outputs equal the input kernel's in every bit, on every draw: no step of the arithmetic in another order.",
     )
-    warmup: int = setting(2, "Executions before timing.", legal=_WHOLE)
     iterations: int = setting(10, "Timed executions.", legal=_COUNT)
     remeasure: int = setting(
         2, "Most times that a latency is taken again while its samples differ by more than 1 %.", legal=_WHOLE
@@ -404,14 +402,7 @@ class GuardSettings(Group):
         legal=_WHOLE,
         formerly="max-detour",
     )
-    model_failures: int = setting(
-        2, "Stop after this many rounds in a row in which the model could not answer at all.", legal=_COUNT
-    )
     max_repairs: int = setting(3, "Repairs of one kernel, with the error message fed back.", legal=_WHOLE)
-    experiences: int = setting(6, "Experiences from memory that the planner is shown.", legal=_WHOLE)
-    stop_at_percent: float = setting(
-        99.0, "Stop when the best kernel reaches this percentage of the bound.", legal=Legal(above=0)
-    )
 
 
 @dataclass(frozen=True)
@@ -459,7 +450,6 @@ class BenchmarkSettings(Group):
         "For the harnesses command, nxdi and vllm: the command, with {python}, {checkout} and {report} filled in.",
         metavar="'COMMAND'",
     )
-    harness_hours: float = setting(6.0, "Most hours for one run of the harness.", metavar="H", legal=_POSITIVE)
     baseline_again: bool = setting(False, "Measure the checkout as it is anew, even where that was done before.")
     undo: bool = setting(False, "Put the checkout back as it was, and do nothing else.")
     then: str | None = setting(

@@ -8,8 +8,10 @@ if __name__ == "__main__":
     bootstrap.enter(__file__)
 
 import contextlib
+import logging
 import os
 import sys
+import warnings
 
 import config
 from infra.command_line import JSON_FLAG, read
@@ -21,6 +23,8 @@ from infra.terminal.started_as import started_as
 
 
 def main(arguments: list[str]) -> int:
+    logging.getLogger().addHandler(logging.NullHandler())  # what libraries say is not for the screen
+    warnings.simplefilter("ignore")
     if JSON_FLAG not in arguments:
         return _carried_out(arguments, Answer(None))
     answer = Answer(sys.stdout)

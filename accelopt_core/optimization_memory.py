@@ -15,6 +15,8 @@ CLEAR_WIN, CLEAR_LOSS = 1.04, 1.15
 MOST_EXPERIENCES = 2000
 LEFT_WHEN_FULL = 0.95
 """Of that many, so that not every new one drops another."""
+MOST_EVIDENCE = 64
+"""Programs and shapes that an experience names; of more the newest."""
 OLDEST_DAYS = 365
 """Since it was last measured: compilers change faster."""
 
@@ -48,6 +50,10 @@ class Experience:
     """Plans that followed it, whatever became of them ..."""
     helped: int = 0
     """... and of these, those that came to what it says: to a new best after a win, to none after a rejection."""
+    run: str = ""
+    """That measured it last; empty for an entry of an earlier release."""
+    evidence: tuple[str, ...] = ()
+    """Program and shape of each measurement for it, or behind a `-` against it: the same again is no news."""
 
     def __post_init__(self) -> None:
         if not self.title.strip():
@@ -77,6 +83,18 @@ class Experience:
     def is_clear(self) -> bool:
         """Worth telling of another kernel. A rejection that was faster was wrong, or no faster after all."""
         return self.speedup is None or self.speedup >= CLEAR_WIN or self.speedup <= 1 / CLEAR_LOSS
+
+    def weighed(self, other: Experience, agrees: bool) -> Experience:
+        """With what another program, or the same at another shape, came to; both where nothing is known of them."""
+        new = tuple(each if agrees else f"-{each}" for each in other.evidence)
+        if new and set(new) <= set(self.evidence):
+            return self
+        return replace(
+            self,
+            evidence=tuple(dict.fromkeys((*self.evidence, *new)))[-MOST_EVIDENCE:],
+            confirmed=self.confirmed + (other.confirmed if agrees else 0),
+            refuted=self.refuted + (other.refuted if agrees else 1),
+        )
 
     @property
     def usefulness(self) -> float:
@@ -110,20 +128,22 @@ class OptimizationMemory:
             if known is None or known.key == experience.key or not known.technique:
                 continue
             if known.technique == experience.technique:
-                again = known.is_win == experience.is_win
-                self._by_key[known.key] = replace(
-                    known, confirmed=known.confirmed + again, refuted=known.refuted + (not again)
-                )
+                self._by_key[known.key] = known.weighed(experience, known.is_win == experience.is_win)
         return self._merge(experience)
 
     def _merge(self, new: Experience) -> Experience:
         key = new.key
         old = self._by_key.get(key)
         if old is not None:
+            both = old.weighed(new, True)
             new = replace(
-                new, confirmed=old.confirmed + new.confirmed, refuted=old.refuted + new.refuted,
-                used=old.used + new.used, helped=old.helped + new.helped,
-            )  # fmt: skip
+                new,
+                confirmed=both.confirmed,
+                refuted=both.refuted,
+                evidence=both.evidence,
+                used=old.used + new.used,
+                helped=old.helped + new.helped,
+            )
         self._by_key[key] = new
         return new
 

@@ -124,7 +124,7 @@ def run(folder: Path, rounds: int) -> tuple[list[float], float]:
         model = ledger.wrap(RecordingModel(InstantModel(source), keep))
         store = EvaluationStore(folder / "checkpoints", run_folder.run_id)
         Loop(
-            seed.task(), source, RememberingTarget(InstantTarget(), store, replay=False),
+            seed.task(), source, RememberingTarget(InstantTarget(), store),
             proposer_from_model(
                 {role: model for role in Role},
                 lambda source, also: api_reference(source, MACHINE, also=also), instruction_list(MACHINE),

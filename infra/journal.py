@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ def set_aside(path: Path, now: datetime) -> Path:
 
 
 class JsonLines:
-    """One JSON object per line, only ever appended; several processes may append to one file.
+    """One JSON object per line, appended, or all written anew; several processes may append to one file.
 
     A crash can leave at most a torn last line. It was never acknowledged, so reading skips it, and the next append
     moves it to `<name>.torn` first.
@@ -108,7 +108,7 @@ class JsonLines:
         self.path = path
 
     def append(self, record: Mapping[str, Any]) -> None:
-        line = json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"
+        line = _line(record)
         with explained(self.path, "append to"):
             is_new = not self.path.exists()
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -125,6 +125,10 @@ class JsonLines:
                 os.close(descriptor)
             if is_new:
                 _folder_to_disk(self.path.parent)
+
+    def rewrite(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """These in place of all there are, at once."""
+        replace_file(self.path, b"".join(map(_line, records)))
 
     def read(self) -> list[dict[str, Any]]:
         """Every acknowledged record, oldest first; none where there is no file."""
@@ -167,6 +171,10 @@ class JsonLines:
             _to_disk(torn.fileno())
         os.ftruncate(descriptor, begin)
         return begin
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

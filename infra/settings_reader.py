@@ -36,7 +36,7 @@ RETIRED = {
     **{f"{role}-model": f"write --role-models {role}=NAME" for role in _ROLES},
     **{name: "its default served everybody" for name in (
         "usd-per-hour", "max-reply-tokens", "max-spread", "ban-after", "ban-rounds", "recurring-after",
-        "reflexion-window",
+        "reflexion-window", "replay", "warmup", "model-failures", "experiences", "stop-at-percent", "harness-hours",
     )},
 }  # fmt: skip
 """Settings of earlier releases, and what to do in their place; stored ones are passed over."""
@@ -349,6 +349,8 @@ def read_environment(
         if variable not in by_variable:
             if _is_secret(variable):
                 raise SettingsError(f"environment: {variable} is not a setting: {_KEYS_ARE_NOT_SETTINGS}")
+            if gone := gone_now(variable.removeprefix(ENVIRONMENT_PREFIX).lower()):
+                raise SettingsError(f"environment: {variable}: {gone}")
             nearest = closest(variable, by_variable)
             hint = f"did you mean {nearest}?" if nearest else "`--help` lists every setting"
             raise SettingsError(f"environment: unknown setting {variable}: {hint}")

@@ -52,7 +52,7 @@ class _Choice:
         return min(there, key=lambda variant: self.prices[shape][variant])
 
     def total(self, kept: Collection[str]) -> float:
-        return sum(self.calls[shape] * at[self.at(shape, kept)] for shape, at in self.prices.items())
+        return math.fsum(self.calls[shape] * at[self.at(shape, kept)] for shape, at in self.prices.items())
 
     def kept(self) -> tuple[str, ...]:
         """The fewest with which every shape is served, and which save enough; of as many those that save most."""

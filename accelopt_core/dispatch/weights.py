@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import fsum
 
 from accelopt_core.task import ShapePreset
 
@@ -58,7 +59,7 @@ class ShapeSet:
 
 def weighted_us(calls: Mapping[str, float], latency_us: Mapping[str, float]) -> float:
     """µs of all calls together."""
-    return sum(count * latency_us[name] for name, count in calls.items())
+    return fsum(count * latency_us[name] for name, count in calls.items())
 
 
 def names_of(shapes: Iterable[WeightedShape]) -> str:

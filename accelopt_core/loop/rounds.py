@@ -568,7 +568,7 @@ class Loop:
             experience = measured_rejection(
                 context, plan, candidate, measured, decision, self._today(), rejected=not faster
             )  # fmt: skip
-        self._journal.remember(experience, candidate.id, context.experiences)
+        self._remember(experience, candidate, candidate.id, context.experiences)
         self._steps.note(place, Step.SUMMARIZE, f"remembered: {experience.title}")
 
     # --- evaluation -------------------------------------------------------------------------------
@@ -651,8 +651,15 @@ class Loop:
             experience = way_experience(
                 self._task.name, self._language, self._input.source, self._state.baseline, way, self._today()
             )
-            if experience is not None:
-                self._journal.remember(experience, f"{name}-way", ())
+            if experience is not None and way[-1].candidate is not None:
+                self._remember(experience, way[-1].candidate, f"{name}-way")
+
+    def _remember(
+        self, experience: Experience, of: Candidate, occasion: str, shown: tuple[Experience, ...] = ()
+    ) -> None:
+        """With the program and the shape that showed it."""
+        evidence = (f"{of.content_hash} {self._task.full.describe()}",)
+        self._journal.remember(replace(experience, evidence=evidence), occasion, shown)
 
     def _drop(self, candidate: Candidate, result: Evaluation, outcome: Outcome, reason: str) -> None:
         self._tell(LastCheck(candidate.id, result, False, reason))
@@ -665,7 +672,7 @@ class Loop:
                 self._task.name, self._language, attempt.plan, candidate, parent_us, measured[candidate.id], summary,
                 self._today(),
             )  # fmt: skip
-            self._journal.remember(refuted, f"{candidate.id}-dropped", (taken_for,))
+            self._remember(refuted, candidate, f"{candidate.id}-dropped", (taken_for,))
             if attempt.plan.follows and attempt.decision is not None and attempt.decision.improved:
                 self._journal.credit(attempt.plan.follows, False, f"{candidate.id}-followed-dropped", instead=True)
         self._state.drop(candidate.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from accelopt_core.loop import events
@@ -51,6 +51,13 @@ def interruptible(observer: Observers, following: Following, stopping: Stopping)
 
     with ending_signals(ask):
         yield lambda: asked or following.should_stop()
+
+
+@contextmanager
+def unhurried(following: Following = A_PERSON) -> Iterator[None]:
+    """Ctrl-C changes nothing any more: what is left takes a moment, and is what the run was for."""
+    with ending_signals(lambda number: None) if following.takes_signals else nullcontext():
+        yield
 
 
 @contextmanager

@@ -36,10 +36,8 @@ def loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
         samples=settings.run.samples,
         tie=ties.shipped().within,
         guard=DivergenceGuard(guard.revert_above, guard.noise, exploration),
-        model_failures=guard.model_failures * max(1, len(settings.model.proposers)),
-        experiences=guard.experiences,
+        model_failures=LoopSettings.model_failures * max(1, len(settings.model.proposers)),
         secret_seeds=settings.verification.extra_seeds,
-        bound_percent=guard.stop_at_percent,
         limits=limits_of(settings),
     )
 
@@ -49,7 +47,7 @@ def limits_of(settings: config.Settings) -> EvaluationLimits:
     target, verification = settings.target, settings.verification
     return EvaluationLimits(
         target.compile_timeout_s, target.run_timeout_s, int(target.memory_gib * (1 << 30)),
-        verification.warmup, verification.iterations, remeasure=verification.remeasure,
+        iterations=verification.iterations, remeasure=verification.remeasure,
     )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 import config
@@ -17,13 +17,14 @@ from accelopt_core.loop import events
 from accelopt_core.loop.rounds import BaselineRejected, Loop, Past, RunResult
 from accelopt_core.model.prompting import prompts_version
 from accelopt_core.ports import Target, TargetInfo, TargetMisconfigured
-from infra.assembly.following import A_PERSON, Following, interruptible
+from infra.assembly.following import A_PERSON, Following, interruptible, unhurried
 from infra.assembly.language_parts import Winner
 from infra.assembly.languages import parts_of
 from infra.assembly.problem import QUICK_START, Problem, problem_of, quick_start, resumed_problem
 from infra.assembly.proposing import Proposing, provider_of
 from infra.assembly.rounds import guide_of, loop_settings, width_of
 from infra.assembly.targets import compilers_own_of, residuals_of, target_of
+from infra.engines.ray_engine import RayEngine
 from infra.journal import utc_now
 from infra.llm.contenders import CATALOGUE
 from infra.llm.retry import Stopping
@@ -76,7 +77,7 @@ def carry_out(
         settings = invocation.over(config.from_document(folder.config(), f"run {folder.run_id}"))
         problem = resumed_problem(settings, folder)
     settings = problem.settled(settings)
-    with ExitStack() as stack:
+    with ExitStack() as outermost, ExitStack() as stack:
         target = target_of(settings)
         stack.callback(target.close)
         info = target.describe()
@@ -102,14 +103,21 @@ def carry_out(
         if spans is not None:
             stack.callback(spans.close)
         observer = Observers(log, view, *([spans] if spans is not None else []))
+        if isinstance(target, EngineTarget) and isinstance(target.engine, RayEngine):
+            target.engine.tell = lambda line: observer.tell(events.Notice(line, "warning"))
         if cleared:
             observer.tell(events.Notice(cleared))
         for line in not_traced:
             observer.tell(events.Notice(line, "warning"))
+        stopping = Stopping()
+        interrupted = outermost.enter_context(interruptible(observer, following, stopping))
         try:
             begun = _Begun(settings, problem, provider, target, info, folder, observer, spans)
-            result = _optimize(begun, following)
-            _time_compilers_own(begun, result)
+            result = _optimize(begun, stopping, interrupted)
+            if not interrupted():
+                with suppress(KeyboardInterrupt):  # asked for twice: the run has come to its end all the same
+                    _time_compilers_own(begun, result)
+            outermost.enter_context(unhurried(following))
         except BaseException as error:
             log.trace(traceback.format_exc())
             folder.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
@@ -118,7 +126,7 @@ def carry_out(
         for line in _written_for_its_origin(begun, result):
             observer.tell(events.Notice(line))
         observer.tell(events.RunEnded(result.ending, result.reason))
-    report.write_diff(report.summary_of(folder))
+        report.write_diff(report.summary_of(folder))
     return FinishedRun(settings, problem, folder, result)
 
 
@@ -136,7 +144,7 @@ class _Begun:
     spans: RunSpans | None
 
 
-def _optimize(run: _Begun, following: Following) -> RunResult:
+def _optimize(run: _Begun, stopping: Stopping, interrupted: Callable[[], bool]) -> RunResult:
     settings, problem, info, folder, observer = run.settings, run.problem, run.info, run.folder, run.observer
     seconds_before = folder.seconds_used()
     spending = Spending(
@@ -152,7 +160,6 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
         if predictor is not None:
             stack.callback(predictor.close)
         residuals = residuals_of(shared, info) if predictor is not None and not info.simulated else None
-        stopping = Stopping()
         proposing = Proposing(
             settings, run.provider, problem.source, info, folder, spending, observer, parts, predictor, stopping,
             run.spans,
@@ -188,40 +195,39 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
             known = residuals_of(kept_for(folder.path) or shared, info)
             guide = replace(guide, earlier=known.of_other_runs(folder.run_id))
         watch = stack.enter_context(PlanningWatch(observer.tell, predictor or NothingPriced()))
-        with interruptible(observer, following, stopping) as interrupted:
-            loop = Loop(
-                problem.task,
-                problem.source,
-                RememberingTarget(metered, store, replay=settings.run.replay, clock=clock),
-                proposer,
-                RunJournal(folder, memory, residuals),
-                spending,
-                Observers(observer, watch),
-                of_loop,
-                interrupted,
-                _past(folder),
-                guide=guide,
-                language=parts.language,
-            )
+        loop = Loop(
+            problem.task,
+            problem.source,
+            RememberingTarget(metered, store, clock=clock),
+            proposer,
+            RunJournal(folder, memory, residuals),
+            spending,
+            Observers(observer, watch),
+            of_loop,
+            interrupted,
+            _past(folder),
+            guide=guide,
+            language=parts.language,
+        )
+        try:
             try:
-                try:
-                    result = loop.run()
-                except BaselineRejected as error:
-                    if isinstance(error.evaluation, Untimed):
-                        raise TargetMisconfigured(
-                            f"{report.shown_path(problem.kernel)} is {explain(error.evaluation)}; a run needs "
-                            "latencies, so name a machine that has one: `orchestrator.py USER@HOST --language "
-                            f"{problem.task.language} ...` (`evaluate` checks kernels without)"
-                        ) from None
-                    raise problem.rejected(error.evaluation) from None
-                proposing.remember(result)
-                if predictor is not None:
-                    limit_s = LIMIT_S if run.provider == CATALOGUE else min(LIMIT_S, settings.model.menu_s)
-                    with watch.over("what is left to gain"):
-                        explain_end(result, predictor, folder, observer.tell, limit_s)
-                return result
-            finally:
-                spending.note_time()
+                result = loop.run()
+            except BaselineRejected as error:
+                if isinstance(error.evaluation, Untimed):
+                    raise TargetMisconfigured(
+                        f"{report.shown_path(problem.kernel)} is {explain(error.evaluation)}; a run needs "
+                        "latencies, so name a machine that has one: `orchestrator.py USER@HOST --language "
+                        f"{problem.task.language} ...` (`evaluate` checks kernels without)"
+                    ) from None
+                raise problem.rejected(error.evaluation) from None
+            proposing.remember(result)
+            if predictor is not None:
+                limit_s = LIMIT_S if run.provider == CATALOGUE else min(LIMIT_S, settings.model.menu_s)
+                with watch.over("what is left to gain"):
+                    explain_end(result, predictor, folder, observer.tell, limit_s)
+            return result
+        finally:
+            spending.note_time()
 
 
 def _time_compilers_own(run: _Begun, result: RunResult) -> None:

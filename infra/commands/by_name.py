@@ -16,6 +16,7 @@ from accelopt_core.languages.registry import UnknownLanguage
 from accelopt_core.loop.events import Ending
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import ModelError, Progress, TargetError, TaskFault
+from infra.assembly.following import unhurried
 from infra.assembly.problem import check_suits
 from infra.commands import many_shapes, optimize
 from infra.commands.answer import BASELINE, FINISHED, STOPPED, UNREACHABLE, USAGE, Answer, complain, end
@@ -89,10 +90,11 @@ def run(invocation: config.Invocation, answer: Answer) -> int:
         return run_shapes(invocation, answer)
     outcome = optimize.carried_out(invocation)
     console = Console()
-    if outcome.written_over is not None:
-        kernel, copy = outcome.summary.manifest.kernel, outcome.written_over.name
-        console.print(f"{kernel} now holds the best kernel; what was there is {copy}", soft_wrap=True)
-    report.print_end(console, outcome.summary)
+    with unhurried():
+        if outcome.written_over is not None:
+            kernel, copy = outcome.summary.manifest.kernel, outcome.written_over.name
+            console.print(f"{kernel} now holds the best kernel; what was there is {copy}", soft_wrap=True)
+        report.print_end(console, outcome.summary)
     last = _judged_by_model_next(invocation, outcome)
     if last is None:
         answer.give(run_document(outcome.summary))

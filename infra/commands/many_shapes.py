@@ -347,7 +347,7 @@ def _joined(begun: _Begun, tuned: dict[str, Tuned], console: Console, stack: Exi
 
     return Joining(
         begun.problem.task, begun.shapes, begun.problem.source, tuned, begun.arguments,
-        RememberingTarget(target, store, replay=False), lambda task: predictor_of(settings, task, info, target),
+        RememberingTarget(target, store), lambda task: predictor_of(settings, task, info, target),
         limits_of(settings), settings.verification.extra_seeds, ties.shipped().within, progress, told,
     ).kernel()  # fmt: skip
 

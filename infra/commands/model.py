@@ -34,6 +34,9 @@ from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
 from infra.toml_files import BadToml
 
+_HARNESS_LIMIT_S = 6 * 3600.0
+"""For one run of it, which compiles a whole model."""
+
 
 def benchmark(settings: config.Settings, tell: Callable[[str], object], won: RunOutcome | None = None) -> ModelDocument:
     """`won`: the run whose winner is judged so at its end. `tell`: told each step, and each line of the harness.
@@ -62,7 +65,7 @@ def benchmark(settings: config.Settings, tell: Callable[[str], object], won: Run
             needs = [[module] for module in harness.needs]
             python = runner.find_python(there.pythons if needs else ("python3",), needs=needs)
         found = Benchmark(
-            Host(runner, python, (posixpath.dirname(python), there.tools), 3600 * wanted.harness_hours),
+            Host(runner, python, (posixpath.dirname(python), there.tools), _HARNESS_LIMIT_S),
             checkout, harness, KeptRuns(wanted.model_benchmarks, runner.where, runner.root), tell,
         ).run([(kernels[word], place) for word, place in places], baseline_again=wanted.baseline_again)  # fmt: skip
     put = tuple(PutDocument(kernels[word].name, place.file, place.function) for word, place in places)
@@ -80,7 +83,8 @@ def put_back(settings: config.Settings) -> PutBackDocument:
 
 
 def project(settings: config.Settings, tell: Callable[[str], object]) -> ProjectionDocument:
-    """Raises SettingsError, and TaskInvalid for a kernel that does not compile at its shapes."""
+    """Raises SettingsError, also for a table that what is simulated contradicts, and TaskInvalid for a kernel that does
+    not compile at its shapes."""
     path, machine = settings.benchmark.kernel_table, settings.target.machine
     assert path is not None, "asked for with a table only"
     try:
@@ -95,7 +99,10 @@ def project(settings: config.Settings, tell: Callable[[str], object]) -> Project
             latencies.append(
                 (_simulated(simulator, settings, use, use.before), _simulated(simulator, settings, use, use.after))
             )
-        return projection_document(projection(table, latencies), simulator.name, simulator.caveat)
+        try:
+            return projection_document(projection(table, latencies), simulator.name, simulator.caveat)
+        except BadToml as error:
+            raise SettingsError(f"kernel-table: {path}: {error}") from None
 
 
 def check_then(settings: config.Settings) -> None:

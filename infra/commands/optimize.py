@@ -17,7 +17,7 @@ from accelopt_core.evaluation import Measured
 from accelopt_core.loop.events import Ending, Event
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import ModelError, TargetError, TaskFault
-from infra.assembly.following import A_PERSON, Following
+from infra.assembly.following import A_PERSON, Following, unhurried
 from infra.assembly.run import carry_out
 from infra.journal import JournalError, explained, replace_file
 from infra.settings_reader import SettingsError
@@ -94,12 +94,13 @@ def carried_out(
     """As `carry_out`, and with `in_place` the winner is written over the user's file."""
     done = carry_out(invocation, following, reference)
     result, problem, written_over = done.result, done.problem, None
-    if done.settings.run.in_place and result.best.source != problem.text:
-        written_over = write_back(problem.kernel, problem.text, result.best.source)
-    return RunOutcome(
-        result.ending, result.reason, result.baseline, result.best_result, result.best.source, result.attempts,
-        report.summary_of(done.folder), written_over,
-    )  # fmt: skip
+    with unhurried(following):
+        if done.settings.run.in_place and result.best.source != problem.text:
+            written_over = write_back(problem.kernel, problem.text, result.best.source)
+        return RunOutcome(
+            result.ending, result.reason, result.baseline, result.best_result, result.best.source, result.attempts,
+            report.summary_of(done.folder), written_over,
+        )  # fmt: skip
 
 
 def optimize(

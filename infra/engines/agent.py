@@ -12,15 +12,15 @@ import contextlib
 import json
 import os
 import queue
-import shutil
+import secrets
 import sys
-import tempfile
 import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from infra.devices.share import CORES_VARIABLE
+from infra.engines.at_node import drop, hold
 from infra.engines.engine import Command
 from infra.engines.processes import KeptProcess, KeptProcessEnded, Processes
 
@@ -29,26 +29,24 @@ _MOST_KEPT = 2
 
 
 def main(folder: str, cores: str) -> int:
-    own = Path(tempfile.mkdtemp(prefix="agent-", dir=folder))
-    tree = Path.cwd()
+    own, tree = Path(folder, f"agent-{secrets.token_hex(8)}"), Path.cwd()
     environment = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
     if cores:
         environment[CORES_VARIABLE] = cores
     desk = Desk(tree, own, environment)
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(lines, desk, own), daemon=True).start()
+    threading.Thread(target=_read, args=(lines, desk), daemon=True).start()
     while line := lines.get():
         for said in desk.serve(json.loads(line)):
             _say(said)
     return 0
 
 
-def _read(lines: queue.SimpleQueue[str], desk: Desk, own: Path) -> None:
+def _read(lines: queue.SimpleQueue[str], desk: Desk) -> None:
     """Its input ends with the worker that started it, however that ended: then all that it does ends too."""
     for line in sys.stdin:
         lines.put(line)
     desk.close()
-    shutil.rmtree(own, ignore_errors=True)
     os._exit(0)
 
 
@@ -62,13 +60,20 @@ class Desk:
 
     def __init__(self, tree: Path, folder: Path, environment: dict[str, str]) -> None:
         self._tree, self._environment = tree, environment
+        self._sessions = folder.parent
+        self._held = {str(folder): hold(str(folder))}
+        """Folders that stay as long as somebody works in them."""
         self._processes = Processes(tree, folder, environment, folder.parent, end_with_this_one=True)
         self._kept: dict[str, KeptProcess] = {}
 
     def serve(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         try:
             if "command" in message:
-                done = self._processes.carry_out(command_from(message["command"]), lambda line: _say({"line": line}))
+                command = command_from(message["command"])
+                session = str(self._sessions / f"session-{command.session}")
+                if command.session and session not in self._held:
+                    self._held[session] = hold(session)
+                done = self._processes.carry_out(command, lambda line: _say({"line": line}))
                 return [{"end": asdict(done)}]
             return [{"answer": self._answer(message["question"])}]
         except KeptProcessEnded as error:
@@ -98,6 +103,9 @@ class Desk:
         for process in list(self._kept.values()):
             with contextlib.suppress(OSError):
                 process.close()
+        for folder, held in self._held.items():
+            os.close(held)
+            drop(folder)
 
 
 def command_from(data: dict[str, Any]) -> Command:

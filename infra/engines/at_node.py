@@ -33,8 +33,14 @@ SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
 GRACE_S = 20.0
 """A command is ended at its limit by the process that carries it out, and after this long that process too."""
 
-_KEEP_S = 3 * 24 * 3600.0
-"""Trees and folders that nobody touched for so long are removed."""
+OWNER, WHOLE = ".owner", ".whole"
+"""In a folder of the work, and in a tree: locked by each process that uses it, for as long as it lives."""
+
+MOST_BYTES = 256 << 20
+"""Of the trees that a node keeps for the next run; the newest stay."""
+
+_HALF_MADE_S = 3600.0
+"""A folder without such a file may be about to get one until it is that old."""
 
 _AGENTS: dict[str, _Agent] = {}
 """Of this worker: one, by what it was started with."""
@@ -87,6 +93,7 @@ class _Agent:
         kept = {
             name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH") if name in os.environ
         }
+        self._tree = hold(tree, WHOLE)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process does
         self._process = subprocess.Popen(
             [sys.executable, "-m", "infra.engines.agent", folder, ",".join(cores)],
@@ -142,6 +149,8 @@ class _Agent:
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        with contextlib.suppress(OSError):  # ended before
+            os.close(self._tree)
 
     def _last_words(self) -> str:
         self._errors.seek(0)
@@ -158,7 +167,7 @@ def _agent(setup: dict[str, Any], fetch: Callable[[], bytes], cores: list[str]) 
         _AGENTS.clear()
         _check_versions(setup)
         folder = _folder()
-        _sweep(folder)
+        sweep(folder)
         tree = lay_out(folder, setup["key"], fetch)
         agent = _AGENTS[name] = _Agent(tree, os.path.join(folder, "work"), cores)
     return agent
@@ -234,7 +243,7 @@ def _unpack(data: bytes, root: str) -> None:
         [sys.executable, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", root],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
     )  # fmt: skip
-    with open(os.path.join(root, ".whole"), "w", encoding="ascii") as file:
+    with open(os.path.join(root, WHOLE), "w", encoding="ascii") as file:
         file.write(_digest(root))
 
 
@@ -253,7 +262,7 @@ def _write(root: str, name: str, archive: tarfile.TarFile) -> None:
 
 def _is_whole(path: str) -> bool:
     try:
-        with open(os.path.join(path, ".whole"), encoding="ascii") as file:
+        with open(os.path.join(path, WHOLE), encoding="ascii") as file:
             return file.read() == _digest(path)
     except OSError:
         return False
@@ -267,20 +276,62 @@ def _digest(tree: str) -> str:
         for leaf in sorted(leaves):
             path = os.path.join(folder, leaf)
             name = os.path.relpath(path, tree)
-            if name != ".whole":
+            if name != WHOLE:
                 with open(path, "rb") as file:
                     total.update(f"{name}\0{hashlib.sha256(file.read()).hexdigest()}\0".encode())
     return total.hexdigest()
 
 
-def _sweep(folder: str) -> None:
-    old = time.time() - _KEEP_S
-    for below in ("trees", "work"):
-        with contextlib.suppress(OSError), os.scandir(os.path.join(folder, below)) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    if entry.stat(follow_symlinks=False).st_mtime < old:
-                        shutil.rmtree(entry.path, ignore_errors=True)
+# --- what is left behind ------------------------------------------------------------------------------
+
+
+def hold(folder: str, name: str = OWNER) -> int:
+    """Makes the folder where it is missing, and keeps it there until what is returned is closed."""
+    while True:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        path = os.path.join(folder, name)
+        with contextlib.suppress(FileNotFoundError):  # it was dropped meanwhile
+            held = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(held, fcntl.LOCK_SH)
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(path).st_ino == os.fstat(held).st_ino:
+                    return held
+            os.close(held)
+
+
+def drop(folder: str, name: str = OWNER) -> None:
+    """Removes it, unless some process uses it."""
+    with contextlib.suppress(OSError):
+        if not os.path.exists(os.path.join(folder, name)):
+            if os.stat(folder).st_mtime < time.time() - _HALF_MADE_S:
+                shutil.rmtree(folder, ignore_errors=True)
+            return
+        held = os.open(os.path.join(folder, name), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(held)
+
+
+def sweep(folder: str) -> None:
+    """What nobody uses: of the work all, of the trees those beyond `MOST_BYTES`."""
+    for path in _newest_first(os.path.join(folder, "work")):
+        drop(path)
+    left_bytes = MOST_BYTES
+    for path in _newest_first(os.path.join(folder, "trees")):
+        left_bytes -= sum(os.path.getsize(os.path.join(at, leaf)) for at, _, leaves in os.walk(path) for leaf in leaves)
+        if left_bytes < 0:
+            drop(path, WHOLE)
+
+
+def _newest_first(folder: str) -> list[str]:
+    found = {}
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                found[entry.path] = entry.stat(follow_symlinks=False).st_mtime
+    return sorted(found, key=lambda path: -found[path])
 
 
 def _blank_secrets() -> None:

@@ -8,8 +8,8 @@ then ends what it had submitted.
 
 In, a line each: `{"id": N, "message": {...}, "node": ID, "cores": N}` (message as `infra.engines.agent` takes it),
 `{"id": N, "nodes": true}`, or `{"cancel": N}`. Out: `{"ready": {...}}` or `{"unreachable": "why"}` first, `{"places":
-N}` as they change, and for an id lines of the node, as `infra.engines.at_node` says them, the last with `end`,
-`answer`, `failed`, `refused`, `overdue` or `lost`; or `nodes`.
+N}` as they change, `{"silent": "why"}` while nobody says how many there are, and for an id lines of the node, as
+`infra.engines.at_node` says them, the last with `end`, `answer`, `failed`, `refused`, `overdue` or `lost`; or `nodes`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ SPREAD = "SPREAD"
 shorter than a place takes to come, two wait behind each other on one node for good while another stands idle."""
 _LOOK_S = 2.0
 """Between two looks at how many CPUs there are."""
+_SILENT_S = 5.0
+"""A head that says nothing for so long is said to be silent; Ray itself waits a minute before it gives up."""
 
 
 def carry_out(message: dict[str, Any], setup: dict[str, Any], held: list[Any]) -> Iterator[dict[str, Any]]:
@@ -169,7 +171,11 @@ class Driver:
     async def _look(self) -> None:
         before = -1
         while True:
-            there = await asyncio.to_thread(ray.cluster_resources)
+            asked = asyncio.create_task(asyncio.to_thread(ray.cluster_resources))
+            if not (await asyncio.wait([asked], timeout=_SILENT_S))[0]:
+                say({"silent": "its head does not answer"})
+                before = -1
+            there = await asked
             places = int(there.get("CPU", 0))
             if places != before:
                 say({"places": places, "neuron_cores": int(there.get("neuron_cores", 0))})

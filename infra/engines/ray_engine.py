@@ -18,7 +18,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -67,6 +67,9 @@ class RayEngine:
         self._lock = threading.Lock()
         self._driver: _Driver | None = None
         self._closed = False
+        self.tell: Callable[[str], object] = lambda line: None
+        """Told that the cluster is out of reach, and that it is back, once each."""
+        self._is_away = False
 
     @property
     def name(self) -> str:
@@ -150,6 +153,7 @@ class RayEngine:
             self._check_open()
             if "gone" in last:
                 on_line(f"{NOTE}{self.name} is out of reach: {last['gone']}; it is submitted again\n")
+                self._away(str(last["gone"]))
                 self._forget(driver)
             elif "full" in last and last["full"]:
                 waited.begin(f"{self.name}: {last.get('lost') or last.get('failed')}")
@@ -184,10 +188,13 @@ class RayEngine:
         wait_s = _FIRST_WAIT_S
         while True:
             self._check_open()
-            driver = _Driver(self._address, self._bundle, self._setup.key, self._setup.python, self._setup.numpy)
+            driver = _Driver(
+                self._address, self._bundle, self._setup.key, self._setup.python, self._setup.numpy, self._away
+            )
             self._driver = driver  # so that it is ended where this engine is closed meanwhile
             why = driver.wait_until_ready()
             if why is None:
+                self._away("")
                 return driver
             driver.end()
             if time.monotonic() >= until:
@@ -198,6 +205,13 @@ class RayEngine:
             on_line(f"{NOTE}{self.name} is not back yet\n")
             time.sleep(min(wait_s, max(0.0, until - time.monotonic())))
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _away(self, why: str) -> None:
+        """why: empty once it is there again."""
+        if bool(why) != self._is_away and not self._closed:
+            self._is_away = bool(why)
+            waits = f"is out of reach: {why}; it is waited for, {self._patience_s:g} s at most"
+            self.tell(f"{self.name} {waits if why else 'is back'}")
 
     def _forget(self, driver: _Driver) -> None:
         with self._lock:
@@ -263,7 +277,11 @@ class _Places:
 class _Driver:
     """One process that is attached to the cluster; gone for good once it ends."""
 
-    def __init__(self, address: str, bundle: Path, key: str, python: str, numpy: str) -> None:
+    def __init__(
+        self, address: str, bundle: Path, key: str, python: str, numpy: str, away: Callable[[str], object]
+    ) -> None:
+        """away: told why the cluster says nothing, and nothing where it does again."""
+        self._away = away
         self._errors_path = bundle.with_name("driver.log")
         errors: IO[bytes]
         with open(self._errors_path, "wb") as errors:  # whatever Ray prints is not for the terminal
@@ -367,6 +385,9 @@ class _Driver:
                 self._places.cpus, self._places.neuron_cores = said["places"], said["neuron_cores"]
                 self._places.none_since = None if said["places"] else time.monotonic()
                 self._places.known.set()
+                self._away("")
+            elif "silent" in said:
+                self._away(said["silent"])
             else:
                 self._first.put(said.get("unreachable"))
         self._process.wait()

@@ -99,8 +99,16 @@ class Projection:
 def projection(table: ModelTable, latencies_us: Sequence[tuple[float, float]]) -> Projection:
     """`latencies_us`: before and after of each kernel of the table, of one call.
 
-    A kernel's share shrinks as its own latency does, and nothing else changes (Amdahl, 1967).
+    A kernel's share shrinks as its own latency does, and nothing else changes (Amdahl, 1967). Raises BadTable where the
+    calls take longer than the step that they are part of.
     """
+    calls_us = math.fsum(use.calls * before for use, (before, _) in zip(table.kernels, latencies_us))
+    if table.step_us is not None and calls_us > table.step_us:
+        calls = ", ".join(f"{use.name} {use.calls} x {us:.1f}" for use, (us, _) in zip(table.kernels, latencies_us))
+        raise BadTable(
+            f"step_us is {table.step_us:g}, and the calls of the kernels as they are take {calls_us:.0f} us: {calls}: "
+            "correct step_us, calls or shapes"
+        )
     rows = tuple(
         Projected(use.name, use.shapes, use.calls, use.share, before, after, use.share * (1 - after / before))
         for use, (before, after) in zip(table.kernels, latencies_us, strict=True)

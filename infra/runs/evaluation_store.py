@@ -3,8 +3,7 @@
 An evaluation depends on the kernel's text, the task, the fingerprints of target and judge, and the limits; a latency
 also on the kernel it was timed beside, where time is not exact: what lost to one incumbent on a device that drifts says
 nothing about another. Each run keeps its own, in `checkpoints/<run-id>/evaluations/`, so that runs at the same time
-cannot take each other's place. A resumed run comes by the same kernels again and is served from there; what other runs
-measured serves only when asked to (`--replay`).
+cannot take each other's place. A resumed run comes by the same kernels again and is served from there.
 """
 
 from __future__ import annotations
@@ -14,40 +13,23 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from accelopt_core.evaluation import CompileFailed, Implausible, Incorrect, Measured
 from accelopt_core.ports import EvaluationRequest
-from infra.journal import explained
 from infra.runs.earlier_layout import EVALUATED
 from infra.runs.evaluations import Evaluations, Stored, read_document, stored_from
-
-LASTING = (CompileFailed, Incorrect, Implausible, Measured)
-"""What serves other runs too. A time-out or a crash may be the machine's fault: another run tries again."""
 
 EVALUATIONS = "evaluations"
 
 
 class EvaluationStore:
-    """One run's evaluations, and a look into those of the runs beside it. Raises JournalError."""
+    """One run's evaluations. Raises JournalError."""
 
     def __init__(self, checkpoints: Path, run_id: str) -> None:
         self.run_id = run_id
-        self._checkpoints = checkpoints
         self._folder = checkpoints / run_id
         self._own = Evaluations(self._folder / EVALUATIONS)
 
     def get(self, key: str) -> Stored | None:
         return self._own.of_request(key) or _of_earlier_layout(self._folder, key)
-
-    def of_others(self, key: str) -> tuple[Stored, ...]:
-        """Newest first."""
-        found = []
-        with explained(self._checkpoints, "read"):
-            others = [folder for folder in sorted(self._checkpoints.glob("*/")) if folder != self._folder]
-        for folder in others:
-            stored = Evaluations(folder / EVALUATIONS).of_request(key) or _of_earlier_layout(folder, key)
-            if stored is not None:
-                found.append(stored)
-        return tuple(sorted(found, key=lambda stored: stored.at, reverse=True))
 
     def put(self, key: str, stored: Stored) -> None:
         self._own.put(key, stored)

@@ -40,8 +40,9 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import compress
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import CompilersOwn, Evaluation, Measured
@@ -143,6 +144,25 @@ def new_run_id(task: str, now: datetime) -> str:
     return f"{now:%Y%m%d-%H%M%S}-{name}-{secrets.token_hex(2)}"
 
 
+class _Place(NamedTuple):
+    """Which attempt of a run it is."""
+
+    round: int
+    lane: str
+    number: int
+    lanes: int
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> _Place:
+        """Of a line, also of an earlier layout; such a run is not gone on with where it matters."""
+        return cls(record.get("round", 0), record.get("lane", ""), record.get("number", 1), record.get("lanes", 1))
+
+    def replaces(self, old: _Place) -> bool:
+        """Where `old` is this very one, or of an interrupted course of this round, perhaps at another width."""
+        of_lane = old.lane == self.lane and old.number >= self.number
+        return old.round == self.round and (old.lanes != self.lanes or of_lane)
+
+
 class RunFolder:
     """Held by one process at a time while a run goes on; anybody may read."""
 
@@ -152,6 +172,8 @@ class RunFolder:
         self._usage = JsonLines(path / "usage.jsonl")
         self._turns = JsonLines(path / "turns.jsonl")
         self._evaluations = Evaluations(path / EVALUATIONS)
+        self._filed: list[_Place] | None = None
+        """Of each line of experiments.jsonl; None until one is written."""
         self._lock: FileLock | None = None
         self._numbering = threading.Lock()
 
@@ -242,11 +264,24 @@ class RunFolder:
     # --- writing ---
 
     def attempt(self, attempt: Attempt) -> None:
-        """Durable; the line in experiments.jsonl comes last, so that it never names a file that is not there."""
+        """Durable; the line in experiments.jsonl comes last, so that it never names a file that is not there. One that
+        is there already, gone through again after an interruption or corrected, is replaced."""
         if attempt.candidate is not None:
             source = attempt.candidate.source.encode("utf-8", "backslashreplace")
             replace_file(self.path / "candidates" / f"{_safe(attempt.candidate.id)}.py", source)
-        self._experiments.append({"at": _stamp(utc_now()), **attempt_document(attempt, self._evaluations.keep)})
+        record = {"at": _stamp(utc_now()), **attempt_document(attempt, self._evaluations.keep)}
+        new = _Place(attempt.round, attempt.lane, attempt.number, attempt.lanes)
+        if self._filed is None:
+            self._filed = [_Place.of(each) for each in self._experiments.read()]
+        replaced = [new.replaces(old) for old in self._filed]
+        if any(replaced):
+            at, stay = replaced.index(True), [not each for each in replaced]
+            lines = self._experiments.read()
+            self._experiments.rewrite([*lines[:at], record, *compress(lines[at:], stay[at:])])
+            self._filed = [*self._filed[:at], new, *compress(self._filed[at:], stay[at:])]
+        else:
+            self._experiments.append(record)
+            self._filed.append(new)
 
     def best(self, candidate: Candidate, result: Measured) -> None:
         """The first one is the input kernel."""
@@ -383,16 +418,15 @@ class RunFolder:
         return _load(self.path / "config.json")
 
     def attempts(self) -> tuple[Attempt, ...]:
-        """In order; of one that was gone through again after an interruption, the last line counts."""
-        found: dict[tuple[int, str, int], Attempt] = {}
+        """In order; of one that an earlier release wrote twice, the last line counts."""
+        found: dict[_Place, Attempt] = {}
         for number, record in enumerate(self._experiments.read(), 1):
             attempt = attempt_from(record, self._evaluations.get, f"{self._experiments.path} line {number}")
-            of_lane = (attempt.round, attempt.lane)
-            for old in [key for key in found if key[0] == attempt.round]:
-                if found[old].lanes != attempt.lanes or (old[:2] == of_lane and old[2] > attempt.number):
-                    del found[old]  # of an interrupted course of this round, perhaps at another width
-            found[of_lane[0], of_lane[1], attempt.number] = attempt
-        return tuple(found[key] for key in sorted(found))
+            place = _Place(attempt.round, attempt.lane, attempt.number, attempt.lanes)
+            for old in [old for old in found if place.replaces(old)]:
+                del found[old]
+            found[place] = attempt
+        return tuple(found[place] for place in sorted(found))
 
     def exchanges(self) -> list[tuple[str, Exchange]]:
         """Every request to a model and its reply, oldest first, with the request's key."""
@@ -502,7 +536,8 @@ class RunJournal:
         self._folder.counterpart(kernel)
 
     def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
-        self._memory.record(experience, f"{self._folder.run_id}/{occasion}", shown)
+        run_id = self._folder.run_id
+        self._memory.record(replace(experience, run=run_id), f"{run_id}/{occasion}", shown)
 
     def credit(self, keys: tuple[str, ...], improved: bool, occasion: str, instead: bool = False) -> None:
         self._memory.credit(keys, improved, f"{self._folder.run_id}/{occasion}", instead)

@@ -12,20 +12,16 @@ from accelopt_core.judging.quoting import quoting, spoken
 from accelopt_core.ports import EvaluationRequest, Progress, Target, TargetInfo
 from infra.journal import utc_now
 from infra.judging.shipment import judge_fingerprint
-from infra.runs.evaluation_store import LASTING, EvaluationStore, evaluation_key
+from infra.runs.evaluation_store import EvaluationStore, evaluation_key
 from infra.runs.evaluations import Stored
 
 
 class RememberingTarget:
     """Any target, in front of which stands the store."""
 
-    def __init__(
-        self, target: Target, store: EvaluationStore, *, replay: bool, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`replay`: also serve what other runs have stored."""
+    def __init__(self, target: Target, store: EvaluationStore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._target = target
         self._store = store
-        self._replay = replay
         self._clock = clock
         self._turns: dict[str, threading.Lock] = defaultdict(threading.Lock)
         """By key: of two candidates of one round with the same kernel the second waits for what the first comes to."""
@@ -44,8 +40,8 @@ class RememberingTarget:
             return self._evaluate(key, request, info, progress)
 
     def _evaluate(self, key: str, request: EvaluationRequest, info: TargetInfo, progress: Progress) -> Evaluation:
-        stored = self._stored(key, request, info.simulated)
-        if stored is not None:
+        stored = self._store.get(key)
+        if stored is not None and _serves(stored, request, info.simulated):
             progress(Step.VERIFY, f"stored: evaluated {stored.at[:19]} on {stored.target} in run {stored.run_id}")
             return spoken(quoting(stored.evaluation, request.candidate.source))  # an earlier layout left that to others
         began = self._clock()
@@ -53,13 +49,6 @@ class RememberingTarget:
         now = utc_now().isoformat(timespec="milliseconds")
         self._store.put(key, Stored(self._store.run_id, now, info.name, result, self._clock() - began))
         return result
-
-    def _stored(self, key: str, request: EvaluationRequest, simulated: bool) -> Stored | None:
-        own = self._store.get(key)
-        if own is not None and _serves(own, request, simulated):
-            return own
-        others = self._store.of_others(key) if self._replay else ()
-        return next((s for s in others if isinstance(s.evaluation, LASTING) and _serves(s, request, simulated)), None)
 
     def close(self) -> None:
         self._target.close()

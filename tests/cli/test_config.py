@@ -184,6 +184,8 @@ MISTAKES = [
     ("--patien 5", None, {}, "unknown flag --patien: did you mean --patience?"),  # no guessing at abbreviations
     ("--round 5", None, {}, "--round: only `show and apply` has it"),
     ("--ssh-port 22", None, {}, "ssh-port is no setting any more: write HOST:PORT"),
+    ("--warmup 3", None, {}, "warmup is no setting any more: its default served everybody"),
+    ("", None, {"NKI_OPT_WARMUP": "3"}, "environment: NKI_OPT_WARMUP: warmup is no setting any more"),
     ("--planner-model x", None, {}, "write --role-models planner=NAME"),
     ("--role-models chef=x", None, {}, "--role-models: 'chef': write ROLE=NAME"),
     # words

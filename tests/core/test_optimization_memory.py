@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from accelopt_core.optimization_memory import Experience, OptimizationMemory
+from accelopt_core.optimization_memory import MOST_EVIDENCE, Experience, OptimizationMemory
 
 
 def known(title: str, speedup: float | None = 1.5, **more: object) -> Experience:
@@ -66,6 +66,29 @@ def test_what_was_shown_and_followed_is_confirmed_or_refuted(before, now, confir
     entry = memory.experiences[0]
     assert (entry.title, entry.confirmed, entry.refuted) == ("hoist", confirmed, refuted)
     assert len(memory) == 2
+
+
+def test_the_same_program_at_the_same_shape_says_a_thing_once() -> None:
+    at = {"technique": "hoist", "kernel": "mine"}
+    mine = known("mine", 1.3, **at, evidence=("p1 [128, 512]",))
+    memory = OptimizationMemory([mine])
+    for evidence, confirmed in (
+        ("p1 [128, 512]", 1),
+        ("p2 [128, 512]", 2),
+        ("p1 [128, 1024]", 3),
+        ("p2 [128, 512]", 3),
+    ):
+        filed = memory.add(known("mine", 1.3, **at, evidence=(evidence,)))
+        assert filed.confirmed == confirmed
+    other = known("hoist", 2.0, evidence=("p9 [64]",))
+    memory = OptimizationMemory([other])
+    for speedup, confirmed, refuted in ((1.3, 2, 0), (1.3, 2, 0), (0.8, 2, 1), (0.8, 2, 1)):
+        memory.add(known("mine", speedup, **at, evidence=("p1 [128, 512]",)), shown=(other,))
+        told = memory.experiences[0]
+        assert (told.title, told.confirmed, told.refuted) == ("hoist", confirmed, refuted)
+    for number in range(100):
+        memory.add(known("hoist", 2.0, evidence=(f"p{number} [64]",)))
+    assert len(memory.experiences[0].evidence) == MOST_EVIDENCE and memory.experiences[0].confirmed == 2 + 99
 
 
 def test_what_was_not_shown_is_neither_and_a_tie_is_no_win() -> None:

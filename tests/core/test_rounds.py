@@ -266,6 +266,7 @@ def test_a_winning_round_goes_through_the_nine_steps_in_order() -> None:
     assert script.bests[0] == "input" and "r001t1" in script.bests
     (experience,) = script.memory.experiences
     assert experience.speedup == pytest.approx(1.25) and experience.kernel == "r001t1"
+    assert experience.evidence == (f"{outcome.best.content_hash} {TASK.full.describe()}",)
     assert [e.attempt.outcome for e in script.events if isinstance(e, RoundEnded)] == ["improved"]
     assert sum(isinstance(e, PlanMade) for e in script.events) == 1
 

@@ -24,7 +24,7 @@ def test_the_report_of_a_run_on_a_device_has_all_three(tmp_path, capsys, monkeyp
         path.write_text(path.read_text() + f"{FIXTURES / 'site_jax'}\n")
         words = (
             *host.flags, "--task", "silu", "--preset", "small", "--rounds", "1", "--provider", "catalogue", "--width",
-            "1", "--iterations", "1", "--remeasure", "0", "--warmup", "1", "--checkpoints", str(tmp_path / "runs"),
+            "1", "--iterations", "1", "--remeasure", "0", "--checkpoints", str(tmp_path / "runs"),
             "--memory", str(tmp_path / "memory.json"), "--view", "quiet", "--json",
         )  # fmt: skip
         assert orchestrator.main(list(words)) == 0

@@ -101,7 +101,7 @@ def _around(wrap: Callable[[Scripted, Path], Target]) -> Kind:
 
 
 def _remembering(inner: Scripted, folder: Path) -> Target:
-    return RememberingTarget(inner, EvaluationStore(folder, "run"), replay=False)
+    return RememberingTarget(inner, EvaluationStore(folder, "run"))
 
 
 KINDS: dict[str, Kind] = {

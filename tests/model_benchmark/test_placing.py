@@ -9,7 +9,7 @@ import pytest
 
 from infra.model_benchmark.named import places_of
 from infra.model_benchmark.placing import CannotPlace, Kernel, Place, placed
-from infra.model_benchmark.projection import KernelFile, KernelUse, ModelTable, projection, read_table
+from infra.model_benchmark.projection import BadTable, KernelFile, KernelUse, ModelTable, projection, read_table
 from infra.toml_files import BadToml
 
 PLACE = Place("layers/norm.py", "rmsnorm")
@@ -113,6 +113,15 @@ def test_a_kernel_that_became_slower_costs_and_a_step_without_a_time_has_only_a_
     found = projection(ModelTable("m", None, (USE,)), [(10.0, 20.0)])
     assert found.speedup == 1 / 1.5 and found.kernels[0].saved == -0.5
     assert (found.step_us, found.projected_step_us) == (None, None)
+
+
+def test_calls_that_no_step_has_the_time_for_are_no_projection() -> None:
+    """48 calls of 10 us and 3 of 40 are 600 us."""
+    other = replace(USE, name="norm", calls=3, share=0.25)
+    latencies = [(10.0, 5.0), (40.0, 20.0)]
+    assert projection(ModelTable("m", 600.0, (USE, other)), latencies).speedup == 1.6
+    with pytest.raises(BadTable, match=r"step_us is 599, and the calls .* 600 us: mm 48 x 10\.0, norm 3 x 40\.0"):
+        projection(ModelTable("m", 599.0, (USE, other)), latencies)
 
 
 ROW = 'before = "a.py"\nafter = "/b.py:mm"\nshapes = ["128x512:float32"]\nshare = 0.5\n'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,10 @@ from infra.model_benchmark.harnesses import harness_of
 from infra.model_benchmark.nki_moe import REPORT, NkiMoe
 from infra.model_benchmark.reports import ReportInvalid
 from infra.model_benchmark.verdict import Verdict, judged
+from tests.interpreters import interpreters
+from tests.processes import PATIENCE_S
 
+ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).parent / "recorded"
 """In the challenge's formats; the figures are invented, and the scores computed from them as main.py does it."""
 RECORDS = "nki-optimizer_qwen3-30b-a3b-trn3_score_records.csv"
@@ -35,6 +39,26 @@ def test_a_whole_report_is_scored_to_the_digit() -> None:
     assert figures.accuracy is Accuracy.PASSED
     assert (figures.latency_ms, figures.tokens_per_s) == pytest.approx((6958.172866666667, 42.3888), rel=1e-14)
     assert (figures.first_token_ms, figures.per_token_ms, figures.nki_flop_share) == (95.0525, 11.57375, 0.0625432)
+
+
+SUMMED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from accelopt_core.dispatch.weights import weighted_us
+from infra.model_benchmark.figures import Accuracy, Figures, PromptScore
+tenth = PromptScore(1.0, 1.0, 1.0, 10.0, 1.0, 0.0)
+print(Figures(Accuracy.PASSED, None, None, prompts=10 * (tenth,)).score, end=" ")
+print(weighted_us({str(n): 1.0 for n in range(10)}, {str(n): 0.1 for n in range(10)}))
+"""
+PYTHONS = [version for version in ("3.10", "3.11", "3.12", "3.13", "3.14") if interpreters(version)]
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+def test_every_python_adds_to_the_same_digit(version: str) -> None:
+    """From 3.12 on `sum` makes up for what is rounded off; the challenge adds one prompt after the other."""
+    python = [str(interpreters(version)[0]), "-I", "-c", SUMMED, str(ROOT)]
+    done = subprocess.run(python, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.stdout.split() == ["0.9999999999999999", "1.0"], done.stderr
 
 
 def test_the_challenges_own_example_comes_to_37_points() -> None:

@@ -38,6 +38,7 @@ def state(world: World) -> dict[str, Any]:
         "baseline": baseline,
         "best_kernel": run.best_kernel.read_text(encoding="utf-8"),
         "tries": run.attempts(),
+        "lines": len((run.path / "experiments.jsonl").read_text(encoding="utf-8").splitlines()),
         "memory": memory.experiences,
         "ledger": run.model_calls(),
         "exchanges": [key for key, _ in run.exchanges()],

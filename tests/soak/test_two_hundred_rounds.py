@@ -165,8 +165,8 @@ def soak(folder_path: Path, rounds: int, width: int, beam: int = 1) -> Soak:
             models, lambda source, also: "nisa.dma_copy(dst, src)", "", told, datetime.date.today
         )
         outcome = Loop(
-            task, worth(BASELINE_US), RememberingTarget(judge, EvaluationStore(folder_path / "checkpoints", "soak"),
-            replay=False), proposer, RunJournal(folder, memory), spending, observer,
+            task, worth(BASELINE_US), RememberingTarget(judge, EvaluationStore(folder_path / "checkpoints", "soak")),
+            proposer, RunJournal(folder, memory), spending, observer,
             LoopSettings(rounds=rounds, patience=rounds, width=width, beam=beam), lambda: False, language=NKI,
         ).run()  # fmt: skip
         judge.close()

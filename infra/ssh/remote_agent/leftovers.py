@@ -99,7 +99,10 @@ def of_work_directory(root: str, owed: Sequence[str], tick: Callable[[], None]) 
 
 
 def of_temporary_folder(tick: Callable[[], None], folder: str = "") -> Iterator[LeftOver]:
-    """This user's folders by our names; `folder`: another one than the system's."""
+    """This user's folders by our names, and in the one of a Ray node what `infra/engines/at_node.py` keeps there.
+
+    `folder`: another one than the system's.
+    """
     in_use: list[str] | None = None
     for path in _inside(folder or tempfile.gettempdir(), ""):
         tick()
@@ -111,6 +114,11 @@ def of_temporary_folder(tick: Callable[[], None], folder: str = "") -> Iterator[
         if in_use is None:
             in_use = list(_paths_in_use())
         yield LeftOver("temporary", path, _without_owner(path, in_use))
+    node = os.path.join(folder or tempfile.gettempdir(), f"nki-optimizer-nodes-{os.getuid()}")
+    for below, locked in (("work", OWNER), ("trees", ".whole")) if _is_our_folder(node) else ():
+        for path in _inside(node, below):
+            tick()
+            yield LeftOver(f"{below} of a Ray node", path, _owner(path, locked))
 
 
 def _is_our_folder(path: str) -> bool:
@@ -121,11 +129,11 @@ def _is_our_folder(path: str) -> bool:
     return stat.S_ISDIR(known.st_mode) and known.st_uid == os.getuid()
 
 
-def _owner(path: str) -> str:
+def _owner(path: str, locked: str = OWNER) -> str:
     if _age_s(path) < _JUST_MADE_S:
         return "just made"
     try:
-        owner = os.open(os.path.join(path, OWNER), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        owner = os.open(os.path.join(path, locked), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         return f"its owner cannot be asked for: {error.strerror}"
     try:

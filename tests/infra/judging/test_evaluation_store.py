@@ -15,7 +15,6 @@ from accelopt_core.evaluation import (
     Bounds,
     CheckFailure,
     CompileFailed,
-    Crashed,
     Duplicate,
     Evaluation,
     Finding,
@@ -26,8 +25,6 @@ from accelopt_core.evaluation import (
     Profile,
     Proof,
     Property,
-    Step,
-    TimedOut,
 )
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, KnownProgram, Progress, TargetInfo
 from accelopt_core.task import ShapePreset, Task
@@ -72,11 +69,10 @@ Remember = Callable[..., tuple[CountingTarget, RememberingTarget]]
 @pytest.fixture
 def remember(tmp_path: Path) -> Remember:
     def made(
-        *, simulated: bool = True, run: str = "one", replay: bool = False, result: Evaluation | None = None,
-        fingerprint: str = "f",
+        *, simulated: bool = True, run: str = "one", result: Evaluation | None = None, fingerprint: str = "f"
     ) -> tuple[CountingTarget, RememberingTarget]:  # fmt: skip
         target = CountingTarget(simulated=simulated, result=result, fingerprint=fingerprint)
-        return target, RememberingTarget(target, EvaluationStore(tmp_path, run), replay=replay)
+        return target, RememberingTarget(target, EvaluationStore(tmp_path, run))
 
     return made
 
@@ -161,27 +157,17 @@ def test_a_latency_holds_against_the_incumbent_it_was_timed_with(remember: Remem
 @pytest.mark.parametrize(
     "fault", [CompileFailed("no", 3), Incorrect(CheckFailure(0, "full", 0, "differs")), Implausible("too fast", 0.1)]
 )
-def test_a_fault_of_the_kernel_holds_against_every_incumbent_and_in_other_runs(remember, fault) -> None:
+def test_a_fault_of_the_kernel_holds_against_every_incumbent(remember, fault) -> None:
     target, remembering = remember(simulated=False, result=fault)
     evaluate(remembering, WITH_INCUMBENT)
     assert evaluate(remembering, replace(WITH_INCUMBENT, incumbent=INPUT)) == fault and target.evaluated == 1
-    other, elsewhere = remember(simulated=False, run="two", replay=True)
-    assert evaluate(elsewhere, WITH_INCUMBENT) == fault and other.evaluated == 0
-
-
-@pytest.mark.parametrize("fault", [TimedOut(Step.RUN, 1.0), Crashed(Step.RUN, "signal 9")])
-def test_what_may_be_the_machines_fault_is_tried_again_by_another_run(remember: Remember, fault: Evaluation) -> None:
-    evaluate(remember(result=fault)[1], REQUEST)
-    other, elsewhere = remember(run="two", replay=True)
-    assert isinstance(evaluate(elsewhere, REQUEST), Measured) and other.evaluated == 1
 
 
 def test_what_was_measured_serves_only_where_it_would_be_measured_so_again(remember: Remember) -> None:
     evaluate(remember()[1], REQUEST)
-    for replay, times in ((False, 1), (True, 0)):
-        other, elsewhere = remember(run=f"replay {replay}", replay=replay)
-        evaluate(elsewhere, REQUEST)
-        assert other.evaluated == times
+    other, elsewhere = remember(run="two")
+    evaluate(elsewhere, REQUEST)
+    assert other.evaluated == 1
     known = replace(REQUEST, known=(KnownProgram("r001t1", ("a0",), "simulated 5.0 µs"),))
     target, remembering = remember(run="duplicates", result=Duplicate("r001t1", "simulated 5.0 µs"))
     assert evaluate(remembering, known) == evaluate(remembering, known)

@@ -15,6 +15,7 @@ import pytest
 import orchestrator
 from infra import scratch_folder
 from infra.commands.machines import clean_here
+from infra.engines import at_node
 from infra.runs.run_folder import RunFolder
 from infra.ssh.remote_agent import leftovers
 from tests.house.structure import ROOT, modules
@@ -98,6 +99,22 @@ def test_a_folder_that_nobody_locks_goes_when_it_is_old_and_in_no_hands(tmp_path
             each.communicate(b"\n")
     assert not (temporary / "nki-probe-00000old").exists() and (temporary / "somebodys").exists()
     assert (temporary / "nki-judge-notes").exists()
+
+
+def test_what_runs_left_on_a_node_of_a_cluster_goes_and_what_is_used_stays(tmp_path: Path, temporary: Path) -> None:
+    node = temporary / f"nki-optimizer-nodes-{os.getuid()}"
+    for name in ("work/session-left", "work/session-used", "trees/left", "trees/used"):
+        (node / name).mkdir(parents=True)
+        os.close(at_node.hold(str(node / name), ".whole" if name.startswith("trees") else ".owner"))
+        aged(node / name)
+    held = [at_node.hold(str(node / "work/session-used")), at_node.hold(str(node / "trees/used"), ".whole")]
+    try:
+        busy = "its process is running"
+        assert fates(tmp_path) == {"session-left": "", "session-used": busy, "left": "", "used": busy}
+    finally:
+        for each in held:
+            os.close(each)
+    assert sorted(path.name for path in node.glob("*/*")) == ["session-used", "used"]
 
 
 def test_a_link_by_our_name_is_not_followed(tmp_path: Path, temporary: Path) -> None:

@@ -70,6 +70,24 @@ def test_every_kind_of_attempt_is_read_back_as_it_was_written(tmp_path: Path, ev
     assert line["evaluation"] == stored.stem, "the log refers to it"
 
 
+def test_an_attempt_that_is_gone_through_again_or_corrected_has_one_line(tmp_path: Path) -> None:
+    """Killed in the second try of round 2, and gone on with; then the winner of round 1 fails its last check."""
+    folder = created(tmp_path)
+    for number in (1, 2):
+        folder.attempt(replace(attempted(number, CompileFailed("no"), 500.0), summary="before"))
+    folder.attempt(replace(attempted(2, CompileFailed("no"), 500.0), number=2, summary="before"))
+    folder.close()
+    resumed = RunFolder(folder.path)
+    resumed.attempt(replace(attempted(2, CompileFailed("no"), 500.0), summary="after"))
+    resumed.attempt(replace(attempted(1, CompileFailed("no"), 500.0), summary="after"))
+    resumed.attempt(replace(attempted(3, CompileFailed("no"), 500.0), summary="after"))
+    lines = [json.loads(line) for line in (folder.path / "experiments.jsonl").read_text().splitlines()]
+    assert [(line["round"], line["number"], line["summary"]) for line in lines] == [
+        (1, 1, "after"), (2, 1, "after"), (3, 1, "after"),
+    ]  # fmt: skip
+    assert [attempt.round for attempt in RunFolder(folder.path).attempts()] == [1, 2, 3]
+
+
 def test_a_reply_that_is_no_unicode_is_kept_all_the_same(tmp_path: Path) -> None:
     folder = created(tmp_path)
     entry = attempted(1, CompileFailed("no"), 500.0, source="x = '\ud800'\n")
@@ -187,7 +205,8 @@ def test_a_journal_files_an_attempt_s_experience_once_however_often_it_is_repeat
     resumed.remember(experience, "r001t1", ())
     assert [known.confirmed for known in resumed.recall().experiences] == [1]
     resumed.remember(experience, "r002t1", ())
-    assert [known.confirmed for known in resumed.recall().experiences] == [2]
+    (known,) = resumed.recall().experiences
+    assert (known.confirmed, known.run) == (2, folder.run_id)
 
 
 def test_a_run_that_was_killed_before_it_began_can_begin_again(tmp_path: Path) -> None:
