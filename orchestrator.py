@@ -24,6 +24,8 @@ from infra.terminal.started_as import started_as
 
 def main(arguments: list[str]) -> int:
     logging.getLogger().addHandler(logging.NullHandler())  # what libraries say is not for the screen
+    for ours in ("infra", "nki_sim"):
+        logging.getLogger(ours).addHandler(logging.StreamHandler())
     warnings.simplefilter("ignore")
     if JSON_FLAG not in arguments:
         return _carried_out(arguments, Answer(None))

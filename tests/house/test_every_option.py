@@ -9,8 +9,10 @@ from infra.command_line import OWN_FLAGS
 from infra.settings_reader import specs
 from tests.house.structure import ROOT
 
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-TESTS = tuple(path for path in sorted((ROOT / "tests").rglob("*.py")) if path.name != "test_every_option.py")
+PAGES = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "plugins").rglob("*.md"))
+TESTED = (*(ROOT / "tests").rglob("*.py"), *(ROOT / "plugins").rglob("test_*.py"))
+"""A plugin that is installed brings options of its own."""
+TESTS = tuple(path for path in TESTED if path.name != "test_every_option.py")
 
 
 def test_each_option_is_on_a_page_or_in_a_test() -> None:
