@@ -31,6 +31,8 @@ from accelopt_core.proposer import RoundContext
 from nki_sim.timing.ties import LEAST_GAIN, best_first, worth_a_round
 
 MOST_OFFERS = 8
+MOST_SITES = 2
+"""Of one tool, while others have changes to offer."""
 LEAST_PERCENT = 5.0
 """Of the latency: of smaller gaps a model is not told what stops the tools ..."""
 MOST_REASONS = 4
@@ -77,13 +79,17 @@ class CatalogueMenu:
         tie_us = self._tie * before_us
         order = best_first(worth, lambda step: step.gain_us, tie_us, lambda step: -step.gain_us)
         no_better = {step.name for step in worth if step.gain_us < worth_a_round(self._tie) * before_us}
-        best = sorted(order, key=lambda step: step.name in no_better)[:MOST_OFFERS]
+        ranked = sorted(order, key=lambda step: step.name in no_better)
+        places = [sum(other.name.rule == step.name.rule for other in ranked[:at]) for at, step in enumerate(ranked)]
+        chosen = sorted(range(len(ranked)), key=lambda at: places[at] >= MOST_SITES)[:MOST_OFFERS]
+        best = [ranked[at] for at in sorted(chosen)]
         return Offers(
             offers=tuple(_offer(step, step.name in no_better) for step in best),
             tools={step.name.rule: step.why for step in best},
             not_priced=found.not_priced,
             tie_us=tie_us,
             blocked=self._blocked(context, found),
+            left_out=len(ranked) - len(best),
         )
 
     def best_gain_us(self, context: RoundContext) -> float | None:

@@ -125,6 +125,8 @@ class RunResult:
     best: Candidate
     best_result: Measured
     attempts: tuple[Attempt, ...]
+    nothing_left: bool = False
+    """It ended since there was nothing left to plan."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ class Past:
 
     baseline: Measured
     attempts: tuple[Attempt, ...]
+    nothing_left: str = ""
+    """Why the planner, asked the same as now, had nothing left; empty where it is to be asked."""
 
 
 class BaselineRejected(Exception):
@@ -187,6 +191,7 @@ class Loop:
         self._input = Candidate(INPUT, source)
         self._measured: dict[str, Attempt] = {}
         """By candidate: a winner that fails its last check is written once more."""
+        self._nothing_left = False
         self._complete = 0
         """The last round of which every lane has its decision."""
         self._shortest_s = 0.0
@@ -212,8 +217,8 @@ class Loop:
         if ending is not Ending.FAILED:
             self._remember_ways()
         return RunResult(
-            ending, reason, state.baseline, state.best, state.best_result, self._history.attempts
-        )  # fmt: skip
+            ending, reason, state.baseline, state.best, state.best_result, self._history.attempts, self._nothing_left
+        )
 
     def _state_of(self, baseline: Measured) -> SearchState:
         guard, settings = self._settings.guard, self._settings
@@ -287,7 +292,7 @@ class Loop:
 
     def _rounds(self, first: int, going_on: str) -> tuple[Ending, str]:
         """`going_on`: what is said before the first of them."""
-        settings = self._settings
+        settings, self._nothing_left = self._settings, False
         for number in range(first, settings.rounds + 1):
             left_s = self._budget.seconds_left()
             if 0 < left_s < self._shortest_s:
@@ -302,6 +307,9 @@ class Loop:
             if bounds.source == "declared" and percent >= settings.bound_percent:
                 counted = ", which counts the reference's operations as they stand" if percent > 100 else ""
                 return Ending.FINISHED, f"the best kernel is at {percent:.1f} % of the bound{counted}"
+            if self._past is not None and self._past.nothing_left and number == first and not going_on:
+                self._nothing_left = True
+                return Ending.FINISHED, self._past.nothing_left
             if going_on and self._budget.exhausted() is None:
                 self._tell(Notice(going_on, "warning"))
                 going_on = ""
@@ -310,6 +318,7 @@ class Loop:
                 self._round(number)
             except NothingToPlan as done:
                 used_up = self._budget.exhausted()
+                self._nothing_left = used_up is None
                 return (Ending.FINISHED, str(done)) if used_up is None else (Ending.BUDGET, used_up)
             except Stop as stop:
                 return stop.ending, stop.reason

@@ -55,6 +55,8 @@ class Offers:
     """Predicted gains closer than this are not known to be in the right order."""
     blocked: tuple[Blocked, ...] = ()
     """The larger gaps, the most valuable first."""
+    left_out: int = 0
+    """Priced changes that are not among `offers`."""
 
 
 class Menu(Protocol):

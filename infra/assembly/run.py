@@ -63,7 +63,7 @@ def carry_out(
     and BaselineRejected.
     """
     cleared = clear_left_over()
-    resumed = invocation.settings.run.resume
+    resumed, nothing_left = invocation.settings.run.resume, ""
     if resumed is None:
         settings = quick_start(invocation)
         problem, folder = problem_of(settings, reference), None
@@ -92,6 +92,7 @@ def carry_out(
             if problem.origin is not None:
                 folder.keep(*problem.origin.kept)
         else:
+            nothing_left = _nothing_left(invocation, folder, provider)
             _continue(folder, info, settings.run.rounds)
         stack.callback(folder.close)
         if isinstance(target, TargetPool):
@@ -112,7 +113,7 @@ def carry_out(
         stopping = Stopping()
         interrupted = outermost.enter_context(interruptible(observer, following, stopping))
         try:
-            begun = _Begun(settings, problem, provider, target, info, folder, observer, spans)
+            begun = _Begun(settings, problem, provider, target, info, folder, observer, spans, nothing_left)
             result = _optimize(begun, stopping, interrupted)
             if not interrupted():
                 with suppress(KeyboardInterrupt):  # asked for twice: the run has come to its end all the same
@@ -122,7 +123,7 @@ def carry_out(
             log.trace(traceback.format_exc())
             folder.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
             raise
-        folder.end(result.ending.value, result.reason)
+        folder.end(result.ending.value, result.reason, result.nothing_left)
         for line in _written_for_its_origin(begun, result):
             observer.tell(events.Notice(line))
         observer.tell(events.RunEnded(result.ending, result.reason))
@@ -142,6 +143,8 @@ class _Begun:
     folder: RunFolder
     observer: Observers
     spans: RunSpans | None
+    nothing_left: str = ""
+    """As a Past's."""
 
 
 def _optimize(run: _Begun, stopping: Stopping, interrupted: Callable[[], bool]) -> RunResult:
@@ -205,7 +208,7 @@ def _optimize(run: _Begun, stopping: Stopping, interrupted: Callable[[], bool]) 
             Observers(observer, watch),
             of_loop,
             interrupted,
-            _past(folder),
+            _past(folder, run.nothing_left),
             guide=guide,
             language=parts.language,
         )
@@ -272,9 +275,25 @@ def _notices(run: _Begun) -> Iterator[str]:
         yield f"a quick start at {problem.task.full.describe()}; for NKIBench's shape add --preset full"
 
 
-def _past(folder: RunFolder) -> Past | None:
+def _past(folder: RunFolder, nothing_left: str) -> Past | None:
     baseline = folder.baseline()
-    return None if baseline is None else Past(baseline.result, folder.attempts())
+    return None if baseline is None else Past(baseline.result, folder.attempts(), nothing_left)
+
+
+AS_BEFORE = ("run.resume", "run.rounds", "run.view", "run.checkpoints", "run.in_place")
+"""Settings that a resumed run may be given anew, and its planner is asked the same."""
+
+
+def _nothing_left(invocation: config.Invocation, folder: RunFolder, provider: str) -> str:
+    """Why the run's planner had nothing left, where it is the catalogue of this release and is asked the same again."""
+    manifest = folder.manifest()
+    said_anew = [name for name, where in invocation.origins.items() if where.startswith("--") and name not in AS_BEFORE]
+    is_same = provider == CATALOGUE and manifest.versions == _versions() and not said_anew
+    return manifest.reason if manifest.nothing_left and is_same else ""
+
+
+def _versions() -> dict[str, str]:
+    return {"nki-optimizer": config.VERSION, "python": platform.python_version(), "prompts": prompts_version()}
 
 
 def _continue(folder: RunFolder, info: TargetInfo, rounds: int) -> None:
@@ -298,7 +317,7 @@ def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provi
         kernel=str(problem.kernel.resolve()),
         target=info,
         proposer=", ".join(each.name for each in settings.model.take_turns) or provider,
-        versions={"nki-optimizer": config.VERSION, "python": platform.python_version(), "prompts": prompts_version()},
+        versions=_versions(),
         rounds=settings.run.rounds,
         language=problem.task.language,
     )

@@ -321,7 +321,10 @@ def menu(invocation: config.Invocation, answer: Answer) -> int:
     document = choosing.menu(invocation.settings, named, _aloud(invocation))
     answer.give(document)
     now = f"{latency_label(document.simulated, document.caveat)}{microseconds(document.latency_us)}"
-    print_menu(Console(), f"{named}  {document.shape}  {now}", document.changes, document.blocked, document.note)
+    more = f"{document.left_out} more changes gain less, or are other sites of these" if document.left_out else ""
+    late = f"{document.not_priced} more could not be priced in time" if document.not_priced else ""
+    notes = (document.note, more, late)
+    print_menu(Console(), f"{named}  {document.shape}  {now}", document.changes, document.blocked, notes)
     return FINISHED
 
 

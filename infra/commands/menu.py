@@ -43,6 +43,7 @@ def menu(settings: config.Settings, kernel: str, progress: Progress, *, limit_s:
     return MenuDocument(
         kernel, task.name, task.full.describe(), result.latency_us, result.simulated, result.caveat, result.checks,
         offers.offers, dict(offers.tools or {}), offers.tie_us, offers.not_priced, offers.blocked, offers.note,
+        offers.left_out,
     )  # fmt: skip
 
 

@@ -79,6 +79,8 @@ class MenuDocument:
     """The larger gaps, and what keeps the catalogue from closing them: an author may do by hand what it refuses."""
     note: str
     """Why there is no menu, if so."""
+    left_out: int = 0
+    """Further changes that were priced: of each tool the best two come first."""
     schema: Literal["nki-optimizer/menu/1"] = "nki-optimizer/menu/1"
 
 

@@ -103,6 +103,8 @@ class Manifest:
     format: int = 1
     language: str = DEFAULT_LANGUAGE
     """That the kernels are written in: `Language.key`."""
+    nothing_left: bool = False
+    """It ended since its planner had nothing left."""
 
 
 @dataclass(frozen=True)
@@ -308,8 +310,8 @@ class RunFolder:
     def load(self, loaded: Loaded) -> None:
         replace_file(self.path / "kernel.json", _pretty(to_document(loaded)))
 
-    def end(self, status: Status, reason: str) -> None:
-        self._write_manifest(replace(self.manifest(), status=status, reason=reason))
+    def end(self, status: Status, reason: str, nothing_left: bool = False) -> None:
+        self._write_manifest(replace(self.manifest(), status=status, reason=reason, nothing_left=nothing_left))
 
     def go_on(self, rounds: int) -> None:
         """An interrupted run is under way again."""

@@ -30,9 +30,12 @@ def print_verdict(
         console.print(Text(f"  {gap.name}: {microseconds(gap.cost_us)}"), soft_wrap=True)
 
 
-def print_menu(console: Console, heading: str, changes: Sequence[Offer], blocked: Sequence[Blocked], note: str) -> None:
+def print_menu(
+    console: Console, heading: str, changes: Sequence[Offer], blocked: Sequence[Blocked], notes: Sequence[str]
+) -> None:
+    """`notes`: why there is no menu, or what is not on it."""
     console.print(Text(one_line(heading)), soft_wrap=True)
-    if note:
+    for note in filter(None, notes):
         console.print(Text(one_line(note), style="yellow"), soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 2), pad_edge=False)
     table.add_column("gain", justify="right", no_wrap=True)

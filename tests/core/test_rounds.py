@@ -397,6 +397,20 @@ def test_it_stops_for_want_of_gains_of_room_or_of_ideas() -> None:
     assert (outcome.ending, outcome.reason) == (Ending.FINISHED, "every site was tried")
 
 
+def test_a_planner_that_had_nothing_left_is_not_asked_again_unless_its_winner_turns_out_wrong() -> None:
+    script = Script([measured(100), measured(60)], plans=[])
+    ended = script.run(rounds=1)
+    assert not ended.nothing_left
+    again = Script([measured(100)], final={"r001t1": measured(60)})
+    result = again.run(Past(measured(100), tuple(script.filed), "no idea left"), rounds=3)
+    assert (result.ending, result.reason, result.nothing_left) == (Ending.FINISHED, "no idea left", True)
+    assert again.contexts == [] and result.best.id == "r001t1"
+    wrong = Script([measured(90)], final={"r001t1": WRONG})
+    wrong.run(Past(measured(100), tuple(script.filed), "no idea left"), rounds=3)
+    assert wrong.contexts, "what it had left was planned from a kernel that is gone"
+    assert Script([measured(100)], plans=[NothingToPlan("none")]).run(rounds=1).nothing_left
+
+
 def test_a_planner_that_found_nothing_in_the_time_that_was_left_ends_with_the_budget(monkeypatch) -> None:
     script = Script([measured(100)], plans=[NothingToPlan("none in time")])
     told = script.tell
