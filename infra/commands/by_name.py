@@ -400,6 +400,8 @@ def doctor(invocation: config.Invocation, answer: Answer) -> int:
         found, told = examined_machine(invocation.settings, host)
         examined.append(found)
         if not found.is_examined:
+            if told:
+                print(told)
             status = complain(found.error, UNREACHABLE)
             continue
         status = max(status, examination.USABLE if found.usable else examination.UNUSABLE)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import config
 from accelopt_core.languages.plugin import LanguagePlugin, plugins
-from accelopt_core.ports import TargetError
+from accelopt_core.ports import TargetError, TargetMisconfigured
 from infra import doctor
 from infra.assembly.languages import parts_of_plugin
 from infra.assembly.targets import calibrations_of, host_target, language_of
@@ -52,7 +52,8 @@ def examined(settings: config.Settings, host: str) -> tuple[ExaminedMachine, str
         try:
             found = target.examine()
         except TargetError as error:
-            return ExaminedMachine(host, False, started_as(str(error)), None), ""
+            bare = isinstance(error, TargetMisconfigured)
+            return ExaminedMachine(host, False, started_as(str(error)), None), target.checklist() if bare else ""
     notes, on_neuron = tuple(target.notes()), found.evaluates_on_neuron
     simulated = settings.target.remote_simulator
     usable = on_neuron or (found.simulates and simulated)

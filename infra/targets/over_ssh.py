@@ -34,7 +34,7 @@ from infra.devices.share import CORES_VARIABLE, PATIENCE_S, WAIT_VARIABLE
 from infra.journal import utc_now
 from infra.judging import wire
 from infra.judging.limits import judge_limit_s
-from infra.judging.shipment import files_to_ship
+from infra.judging.shipment import TREE, files_to_ship
 from infra.languages.registry import supported
 from infra.runs.mended_links import MendedLinks
 from infra.ssh.config import SshSettings
@@ -158,6 +158,12 @@ class SshTarget:
     def examine(self) -> doctor.DoctorReport:
         """What works on that machine, found out there; also where it has no SDK, if it can simulate at least."""
         return self.examine_by("infra.doctor", doctor.from_printed, "run setup_trn2.sh there")
+
+    def checklist(self) -> str:
+        """What `setup_trn2.sh --check` finds on a machine without a Python for us. Raises TargetError."""
+        script = (TREE / "setup_trn2.sh").read_text(encoding="utf-8")
+        answer = self._runner.run(["bash", "-c", script, "setup_trn2.sh", "--check"], timeout_s=_DOCTOR_LIMIT_S)
+        return answer.stdout.decode("utf-8", "replace").strip()
 
     def examine_by(self, program: str, read: Callable[[str], _Report], remedy: str) -> _Report:
         """As that module of ours finds it there. `read`: what it prints; raises ValueError. `remedy`: where it prints

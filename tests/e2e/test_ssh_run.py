@@ -170,6 +170,16 @@ def test_a_run_killed_while_the_host_judges_collects_when_it_is_resumed(sshd: Ss
     assert not list((far / "jobs").iterdir()) and processes_mentioning(str(far)) == []
 
 
+def test_the_doctor_prints_its_checklist_of_a_bare_host(sshd: Sshd, tmp_path: Path) -> None:
+    sshd.trust()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    words = command_line(sshd, tmp_path, ["doctor", sshd.destination])
+    words[words.index("--remote-python") + 1] = str(tmp_path / "bare/bin/python")
+    ran = orchestrate(*words, folder=tmp_path)
+    assert ran.status == 4 and ran.errors.count("\n") == 1, ran.errors
+    assert "Neuron SDK" in ran.output and "disk" in ran.output, ran.output
+
+
 @pytest.mark.slow
 def test_the_doctor_looks_at_every_host_and_goes_on_after_one_that_does_not_answer(sshd: Sshd, tmp_path: Path) -> None:
     sshd.trust()  # under its first name only
