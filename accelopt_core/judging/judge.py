@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import traceback
 from collections.abc import Sequence
@@ -214,8 +215,13 @@ def _places(request: EvaluationRequest, language: Language, source: str) -> set[
     return {_place(finding, source) for finding in language.forbidden(source, request.task.around.importable)}
 
 
+_OF_A_VARIANT = re.compile(r"(?<=\w)_v\d+\b")
+"""What a kernel for several shapes adds to each name of its variants (`accelopt_core.dispatch`)."""
+
+
 def _place(finding: Finding, source: str) -> tuple[str, str, str]:
-    return finding.rule, finding.message, source.splitlines()[finding.line - 1].strip()
+    line = source.splitlines()[finding.line - 1].strip()
+    return finding.rule, finding.message, _OF_A_VARIANT.sub("", line)
 
 
 def _compile(

@@ -114,6 +114,18 @@ def test_another_variable_for_the_compiler_is_refused_and_the_users_own_is_not(t
         assert right or "environment" in explain(result)
 
 
+READS = 'import os\n\nDEPTH = int(os.environ.get("DEPTH", "2"))\n'
+
+
+def test_a_variant_s_own_name_for_what_the_user_reads_of_the_environment_is_no_other_line(target: LocalTarget) -> None:
+    task, source = load_seed("silu").task(), load_seed("silu").kernel_source
+    small = replace(task, presets=task.presets[:1])
+    for line, right in (('DEPTH_v1 = int(os.environ.get("DEPTH", "2"))', True), ('DEPTH_v1 = os.environ["X"]', False)):
+        changed_one = Candidate("c", f"{READS}{source}\n{line}\n", "input")
+        request = EvaluationRequest(small, changed_one, original=Candidate("input", READS + source))
+        assert isinstance(result := target.evaluate(request, lambda step, detail: None), Measured) is right, result
+
+
 @pytest.mark.parametrize("name", SHORTCUTS)
 def test_a_shortcut_is_rejected(target: LocalTarget, name: str) -> None:
     result = judged(target, SHORTCUTS[name][0], changed(*SHORTCUTS[name]))
