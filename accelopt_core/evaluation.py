@@ -529,9 +529,14 @@ _FIRST_FAULT = 240
 """Characters of the first of several."""
 
 
+def faulty_inputs(faults: Sequence[str]) -> list[str]:
+    """The input distributions that they are of."""
+    return sorted({kind for line in faults for kind in _INPUTS.findall(line)})
+
+
 def own_faults(faults: Sequence[str]) -> str:
     """One line of what an input kernel fails itself (`Measured.shared_faults`), which no candidate is held to."""
-    kinds = sorted({kind for line in faults for kind in _INPUTS.findall(line)})
+    kinds = faulty_inputs(faults)
     on = f" on inputs {', '.join(kinds)}" if kinds else ""
     means = " (large means: E[x^2] - E[x]^2 loses their digits)" if any("offset" in kind for kind in kinds) else ""
     first = faults[0] if len(faults[0]) <= _FIRST_FAULT else f"{faults[0][:_FIRST_FAULT]}..."

@@ -163,7 +163,8 @@ def read(
     for flag, (commands, how, _) in OWN_FLAGS.items():
         is_given = getattr(parsed, how.get("dest", flag[2:].replace("-", "_"))) not in (None, "", [], False)
         if (is_given or flag == HTML_FLAG and as_html) and command not in commands:
-            raise SettingsError(f"{flag}: only `{' and '.join(commands)}` has it, not `{command}`")
+            meant = ": did you mean --rounds?" if flag == "--round" and command == "run" else ""
+            raise SettingsError(f"{flag}: only `{' and '.join(commands)}` has it, not `{command}`{meant}")
     if parsed.round is not None and command == "apply" and not parsed.from_run:
         raise SettingsError("--round: of a run: `apply --from RUN-ID --round N`")
     if parsed.step is not None and not parsed.from_run:

@@ -44,6 +44,8 @@ class Problem:
     """The reference module's text, where a plugin made it: no file has it yet."""
     origin: Origin | None = None
     """Where the task is another project's."""
+    shape: tuple[str, ...] = ()
+    """As `--shape` named it."""
 
     def settled(self, settings: config.Settings) -> config.Settings:
         """With the language that the kernel told, where nobody named one."""
@@ -60,7 +62,9 @@ class Problem:
         kernel = report.shown_path(self.kernel)
         reference = report.shown_path(self.reference) if self.reference is not None else ""
         precision = self.task.precision
-        said = rejected(evaluation, kernel, reference, alone=alone, rewritten=rewritten, precision=precision)
+        said = rejected(
+            evaluation, kernel, reference, alone=alone, rewritten=rewritten, precision=precision, shape=self.shape
+        )
         return BaselineRejected(evaluation, said)
 
 
@@ -92,7 +96,8 @@ def problem_of(settings: config.Settings, reference: str | None = None) -> Probl
         wanted = language_named(found.language).name
         raise TaskInvalid(f"{kernel}: a {language.name} kernel, and {found.origin.name} is for {wanted}'s")
     task = replace(found.task, around=around, language=language.key)
-    problem = Problem(task, kernel, found.reference, text, text, found.notes, found.written, found.origin)
+    written, origin, shape = found.written, found.origin, settings.run.shape
+    problem = Problem(task, kernel, found.reference, text, text, found.notes, written, origin, shape)
     if language is not NKI:
         if settings.run.migrate:
             raise SettingsError(f"migrate: {kernel} is a {language.name} kernel, and --migrate is for older NKI")

@@ -25,7 +25,7 @@ from infra.assembly.targets import machine_of
 from infra.settings_reader import SettingsError
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.kernel_signature import Parameter, Signature, signature_of
-from infra.tasks.plain_reference import example_of
+from infra.tasks.plain_reference import OF_SIXTEEN_BITS, SIXTEEN_BITS, example_of
 from infra.tasks.reference_reader import DECLARATIONS, KNOWN_FUNCTIONS, TaskInvalid
 from infra.terminal.report import shown_path
 
@@ -236,7 +236,13 @@ class _Tracing:
         def traces(changed: Arguments) -> bool:
             return not self.is_over and self.outputs(changed) is not None
 
-        loaded = iter(self._tracer.loaded_as(self._source, found.specs, _TRACE_S, self._around))
+        def loads(changed: Arguments) -> bool:
+            """As many arrays as before: loops that run not once load nothing."""
+            own = self._tracer.loaded_as(self._source, changed.specs, _TRACE_S, self._around)
+            return sum(map(bool, own)) == sum(map(bool, as_found))
+
+        as_found = self._tracer.loaded_as(self._source, found.specs, _TRACE_S, self._around)
+        loaded = iter(as_found)
         for at, names in enumerate(found.names):
             dtype = next(loaded, "") if names is not None else ""
             typed = replace(found, dtypes=(*found.dtypes[:at], dtype, *found.dtypes[at + 1 :]))
@@ -247,7 +253,7 @@ class _Tracing:
         data = first if {*found.sizes} <= {*made_up} else set()  # somewhere there is more than one row
         for name in [each for each in made_up if each not in data]:
             for size in sorted({1, *found.sizes.values()}):
-                if size >= found.sizes[name] or traces(_with_sizes(found, {name: size})):
+                if size >= found.sizes[name] or traces(less := _with_sizes(found, {name: size})) and loads(less):
                     found = _with_sizes(found, {name: min(size, found.sizes[name])})
                     break
         for known in [each for each in found.sizes if each not in made_up]:
@@ -452,9 +458,10 @@ def skeleton(kernel: str, signature: Signature, arguments: Arguments | None, *, 
 
 def _declared(arguments: Arguments) -> list[str]:
     """What arithmetic in 16 bits needs; to take and to return them, a kernel needs nothing."""
-    if not {"bfloat16", "float16"} & {*arguments.dtypes, *(line.split(" ")[0] for line in arguments.outputs)}:
+    if not {*SIXTEEN_BITS} & {*arguments.dtypes, *(line.split(" ")[0] for line in arguments.outputs)}:
         return []
-    return ['PRECISION = "bf16-allowed"  # without these two what is computed in 16 bits is wrong', "TOLERANCE = 5e-3"]
+    precision, tolerance = OF_SIXTEEN_BITS
+    return [f"{precision}  # without these two what is computed in 16 bits is wrong", tolerance]
 
 
 def _inputs(signature: Signature, arguments: Arguments | None) -> list[str]:

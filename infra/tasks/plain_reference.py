@@ -92,6 +92,11 @@ def reference_module(reference: Callable[..., Any], inputs: Inputs | None) -> st
     return text
 
 
+SIXTEEN_BITS = ("bfloat16", "float16")
+OF_SIXTEEN_BITS = ['PRECISION = "bf16-allowed"', "TOLERANCE = 5e-3"]
+"""What a kernel that takes or returns them may do between: round to them."""
+
+
 def with_inputs(text: str, shapes: Sequence[str], where: str) -> str:
     """A reference module's text from a file's that holds one plain function: its inputs drawn at these shapes.
 
@@ -113,15 +118,19 @@ def with_inputs(text: str, shapes: Sequence[str], where: str) -> str:
     parameters = [each.arg for each in (*taken.posonlyargs, *taken.args)]
     needed = parameters[: len(parameters) - len(taken.defaults)]
     if not len(needed) <= len(shapes) <= len(parameters):
-        raise TaskInvalid(f"--shape: {len(shapes)} shapes for {named[0]}({', '.join(needed)}) of {where}")
+        takes = f"{named[0]}({', '.join(needed)}) of {where}, which takes {len(needed)}"
+        raise TaskInvalid(f"--shape: {len(shapes)} shapes for {takes}")
     given = ", ".join(parameters[: len(shapes)])
     lines = ["", "", "import ml_dtypes as _ml_dtypes", "import numpy as _np", ""]
-    drawn = []
+    drawn, narrow = [], False
     for name, shape in zip(parameters, shapes):
         sizes, dtype = example_of(shape)
         axes = [f"{name}_{axis}".upper() for axis in range(len(sizes))]
         lines += [f"{axis} = {size}" for axis, size in zip(axes, sizes)]
+        narrow = narrow or dtype in SIXTEEN_BITS
         drawn.append(f"        {_of_type(name, '(' + ', '.join(axes) + ',)', dtype_named(name, dtype))},")
+    if narrow and not re.search(r"^(PRECISION|TOLERANCE)\b", text, re.MULTILINE):
+        lines += OF_SIXTEEN_BITS
     lines += ["", "", "def get_inputs():", "    return [", *drawn, "    ]"]
     if named != ["forward"]:
         lines += ["", "", f"def forward({given}):", f"    return {named[0]}({given})"]

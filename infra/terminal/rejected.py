@@ -24,9 +24,11 @@ def rejected(
     alone: bool,
     rewritten: bool = False,
     precision: PrecisionPolicy = PrecisionPolicy.FLOAT32_FAITHFUL,
+    shape: tuple[str, ...] = (),
 ) -> str:
     """One line. `alone`: the kernel imports no neighbours; `rewritten`: lines are of what --migrate made of it;
-    `reference`: empty where it is a function of the caller's; `precision`: the task's."""
+    `reference`: empty where it is a function of the caller's; `precision`: the task's;
+    `shape`: as `--shape` named it."""
     match evaluation:
         case CompileFailed(message=message, line=line):
             return f"{_place(kernel, line, rewritten)}: does not compile: {_AS_COMPILED.sub('', message)}"
@@ -36,7 +38,9 @@ def rejected(
         case Incorrect(failure=failure):
             narrow = may_be_narrow(failure, precision)
             narrow += "; " if narrow else ""
-            shown = f"python3 -m nki_sim run {kernel} --problem {reference}"
+            shown = " ".join(
+                [f"python3 -m nki_sim run {kernel} --problem {reference}", *(["--shape"] if shape else []), *shape]
+            )
             runs = alone and reference
             how = f"`{shown}` shows what each computes" if runs else "work out by hand the element that is named"
             named = f"its reference, {reference}," if reference else "its reference"

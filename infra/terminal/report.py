@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn, Measured, between, timed
+from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn, Measured, between, faulty_inputs, timed
 from accelopt_core.explanation import Explanation
 from accelopt_core.learning.experiences import Use, uses_of
 from accelopt_core.loop.choosing import pulls_of
@@ -236,11 +236,13 @@ def conclusion(summary: RunSummary) -> tuple[str, ...]:
         came_to = f"{before_us:,.1f} -> {best.latency_us:,.1f} µs: {faster} faster"
     drawn = re.search(r": (\d+ seeds?[^;]*), worst", best.checks[-1]) if best.checks else None
     tested = f" on {drawn[1]}" if drawn is not None and best.rests_on.endswith("tested") else ""
-    lines = [
-        f"{came_to} ({on})",
-        f"verified: {best.rests_on}{tested}",
-        f"kernel: {shown_path(summary.folder.best_kernel)}",
-    ]
+    if best.shared_faults:
+        wrong = ", ".join(faulty_inputs(best.shared_faults)) or "some"
+        tested += f"; NOT right on inputs {wrong}, where the input kernel is wrong too"
+    kernel = shown_path(summary.folder.best_kernel)
+    if "written for these shapes" in summary.best.candidate.source:
+        kernel += " (for these shapes alone; --shapes FILE.toml: for several)"
+    lines = [f"{came_to} ({on})", f"verified: {best.rests_on}{tested}", f"kernel: {kernel}"]
     if (other := summary.counterpart) is not None:
         row = wording.counterpart_row(other.result, other.candidate.id, summary.baseline.result)
         faster = wording.speedup(before_us, other.result.latency_us)

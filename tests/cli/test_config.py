@@ -182,7 +182,7 @@ MISTAKES = [
     ("--seeds 1,two", None, {}, "--seeds: 'two' is not a whole number"),
     ("--run-id ../x", None, {}, "--run-id: '../x'"),
     ("--patien 5", None, {}, "unknown flag --patien: did you mean --patience?"),  # no guessing at abbreviations
-    ("--round 5", None, {}, "--round: only `show and apply` has it"),
+    ("--round 5", None, {}, "--round: only `show and apply` has it, not `run`: did you mean --rounds?"),
     ("--ssh-port 22", None, {}, "ssh-port is no setting any more: write HOST:PORT"),
     ("--warmup 3", None, {}, "warmup is no setting any more: its default served everybody"),
     ("", None, {"NKI_OPT_WARMUP": "3"}, "environment: NKI_OPT_WARMUP: warmup is no setting any more"),

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from accelopt_core.task import PrecisionPolicy
 from infra.tasks.plain_reference import Inputs, reference_module, with_inputs
 from infra.tasks.reference_reader import TaskInvalid, read_reference
 from tests.e2e import kernels
@@ -233,6 +234,7 @@ def test_a_file_of_one_plain_function_draws_inputs_of_the_shapes_that_are_named(
     x, gain = module["get_inputs"]()
     assert (x.shape, x.dtype, gain.shape, gain.dtype) == ((8, 32), ml_dtypes.bfloat16, (1, 32), np.int8)
     assert np.array_equal(module["forward"](x, gain), module["norm"](x, gain))
+    assert read_reference(text, "ref.py").precision is PrecisionPolicy.BF16_ALLOWED, "as init writes it"
     many = drawn_like(((4096,), "int8"))
     assert (many.min(), many.max()) == (-128, 127)
 
@@ -240,7 +242,7 @@ def test_a_file_of_one_plain_function_draws_inputs_of_the_shapes_that_are_named(
 @pytest.mark.parametrize(
     ("text", "shapes", "said"),
     [
-        (PLAIN, ("16x32",), r"1 shapes for norm\(x, gain\)"),
+        (PLAIN, ("16x32",), r"1 shapes for norm\(x, gain\) of ref.py, which takes 2"),
         (PLAIN, ("16x32", "32", "1", "1"), "4 shapes for norm"),
         (PLAIN, ("16x32", "0x32"), "write it as 128x512"),
         (PLAIN, ("16x32", "1x32:int32"), "gain: which int32 values"),
