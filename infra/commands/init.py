@@ -210,7 +210,22 @@ class _Tracing:
                 self._furthest, self.complaint = self._came_to, str(error)
             return None
 
+    def _loaded_as(self, found: Arguments) -> tuple[str, ...]:
+        """Of each array the type that it is loaded as; empty where loops that run not once load nothing."""
+        return self._tracer.loaded_as(self._source, found.specs, _TRACE_S, self._around)
+
+    def _loads(self, found: Arguments) -> int:
+        return sum(map(bool, self._loaded_as(found)))
+
     def search(self, begun: Arguments, arrays: Sequence[Parameter]) -> Arguments | None:
+        """Begins with small sizes, and again with larger ones where loops of the kernel do not run at those."""
+        found = self._found(begun, arrays)
+        if found is not None and self._loads(found) < len(arrays):
+            larger = self._found(_with_sizes(begun, dict.fromkeys(begun.sizes, SIZES[1])), arrays)
+            found = larger if larger is not None and self._loads(larger) > self._loads(found) else found
+        return None if found is None else self._settled(found, arrays)
+
+    def _found(self, begun: Arguments, arrays: Sequence[Parameter]) -> Arguments | None:
         """One choice after the other is changed (a size, a rank, a type), those first that the complaint names; what
         lets the kernel come further, by the line of its failure, is kept. None where nothing does."""
         outputs = self.outputs(begun)
@@ -226,7 +241,7 @@ class _Tracing:
                     break
             else:
                 return None
-        return None if outputs is None else self._settled(begun, arrays)
+        return None if outputs is None else begun
 
     def _settled(self, found: Arguments, arrays: Sequence[Parameter]) -> Arguments:
         """Each step where the kernel still traces: types as tiles have them that arrays are loaded into; sizes that
@@ -237,12 +252,10 @@ class _Tracing:
             return not self.is_over and self.outputs(changed) is not None
 
         def loads(changed: Arguments) -> bool:
-            """As many arrays as before: loops that run not once load nothing."""
-            own = self._tracer.loaded_as(self._source, changed.specs, _TRACE_S, self._around)
-            return sum(map(bool, own)) == sum(map(bool, as_found))
+            return self._loads(changed) >= most
 
-        as_found = self._tracer.loaded_as(self._source, found.specs, _TRACE_S, self._around)
-        loaded = iter(as_found)
+        most = self._loads(found)
+        loaded = iter(self._loaded_as(found))
         for at, names in enumerate(found.names):
             dtype = next(loaded, "") if names is not None else ""
             typed = replace(found, dtypes=(*found.dtypes[:at], dtype, *found.dtypes[at + 1 :]))
