@@ -126,6 +126,9 @@ def with_inputs(text: str, shapes: Sequence[str], where: str) -> str:
     for name, shape in zip(parameters, shapes):
         sizes, dtype = example_of(shape)
         axes = [f"{name}_{axis}".upper() for axis in range(len(sizes))]
+        for axis in axes:
+            if re.search(rf"\b{axis}\b", text):
+                raise TaskInvalid(f"--shape: {where} has a name {axis}, which is a size of {name} then: rename it")
         lines += [f"{axis} = {size}" for axis, size in zip(axes, sizes)]
         narrow = narrow or dtype in SIXTEEN_BITS
         drawn.append(f"        {_of_type(name, '(' + ', '.join(axes) + ',)', dtype_named(name, dtype))},")

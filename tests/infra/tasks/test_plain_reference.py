@@ -248,6 +248,7 @@ def test_a_file_of_one_plain_function_draws_inputs_of_the_shapes_that_are_named(
         (PLAIN, ("16x32", "1x32:int32"), "gain: which int32 values"),
         (PLAIN + "\n\ndef other(x):\n    return x\n", ("16x32", "32"), "which of norm, other"),
         ("def get_inputs():\n    return []\n", ("16x32",), "draws its own inputs"),
+        ("X_0 = 3\n" + PLAIN, ("16x32", "32"), "has a name X_0"),
         ("x = 1\n", ("16x32",), "no function"),
         ("def f(:\n", ("16x32",), "not Python"),
     ],
