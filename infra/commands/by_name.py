@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -325,6 +326,10 @@ def menu(invocation: config.Invocation, answer: Answer) -> int:
     late = f"{document.not_priced} more could not be priced in time" if document.not_priced else ""
     notes = (document.note, more, late)
     print_menu(Console(), f"{named}  {document.shape}  {now}", document.changes, document.blocked, notes)
+    for best in document.changes[:1]:
+        words = ["apply", named, *config.to_flags(invocation, ["run.kernel", "run.view"])]
+        words += ["--tool", best.tool, "--site", best.site, "--output", "NEW.py"]
+        print(f"the first of them: {started_as(f'python3 orchestrator.py {shlex.join(words)}')}")
     return FINISHED
 
 
@@ -358,7 +363,9 @@ def apply(invocation: config.Invocation, answer: Answer) -> int:
         document = choosing.change(
             invocation.settings, named, invocation.tool, invocation.site, folder, output.name, overwrite=overwrite
         )
-        then = f"nothing of it was run yet: `evaluate {report.shown_path(output)}`, with the --problem of {named}"
+        flags = config.to_flags(invocation, ["run.kernel", "run.view"])
+        words = shlex.join(["evaluate", report.shown_path(output), *flags])
+        then = f"nothing of it was run yet: {started_as(f'python3 orchestrator.py {words}')}"
     answer.give(document)
     print(f"wrote {report.shown_path(output)}; {then}", file=sys.stderr)
     print(document.diff, end="")

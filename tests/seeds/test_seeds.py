@@ -214,7 +214,7 @@ def test_a_runs_folder_that_does_not_say_leaves_it_open(tmp_path, text):
     ("text", "reason"),
     [
         ("def forward(:\n", r"ref\.py:1: not Python: [^<]*$"),
-        ("def forward(): pass\n", r"must define get_inputs: def get_inputs\(\): return \[np.random.*inputs="),
+        ("def forward(): pass\n", r"must define get_inputs: def get_inputs\(\): return \[np.random.*--shape 128x512"),
         ("def gelu(x): pass\n", "must define get_inputs and forward: rename gelu to forward; def get_inputs"),
         ("def get_inputs(): pass\n", r"must define forward: def forward\(x\): \.\.\., what the kernel computes \("),
         ("x = 1\x00\n", "not Python"),
