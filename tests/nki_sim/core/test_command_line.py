@@ -92,6 +92,12 @@ def test_run_shows_what_the_kernel_computes_beside_what_its_reference_says(kerne
     problem.write_text("x = 1\n")
     assert main(["run", str(kernel), "--problem", str(problem)]) == 2
     assert "has no function get_inputs: it draws the arguments: return [np.random" in capsys.readouterr().err
+    problem.write_text("def doubled(a):\n    return 2.0 * a\n")
+    assert main(["run", str(kernel), "--problem", str(problem), "--shape", "4x8:bf16"]) == 0
+    assert "output 0: relative L2 0 from the reference" in capsys.readouterr().out
+    problem.write_text("def one(a):\n    return a\n\n\ndef other(a):\n    return a\n")
+    assert main(["run", str(kernel), "--problem", str(problem), "--shape", "4x8"]) == 2
+    assert "call that forward" in capsys.readouterr().err
 
 
 def test_trace_prints_instructions_or_saves_a_program(kernel: Path, tmp_path: Path, capsys: Any) -> None:
