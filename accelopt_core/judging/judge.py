@@ -215,8 +215,8 @@ def _places(request: EvaluationRequest, language: Language, source: str) -> set[
     return {_place(finding, source) for finding in language.forbidden(source, request.task.around.importable)}
 
 
-_OF_A_VARIANT = re.compile(r"(?<=\w)_v\d+\b")
-"""What a kernel for several shapes adds to each name of its variants (`accelopt_core.dispatch`)."""
+_OF_A_VARIANT = re.compile(r"""(?<=\w)_v\d+\b(?=[^"']*(?:["'][^"']*["'][^"']*)*$)""")
+"""What a kernel for several shapes adds to each name of its variants (`accelopt_core.dispatch`); not within a text."""
 
 
 def _place(finding: Finding, source: str) -> tuple[str, str, str]:

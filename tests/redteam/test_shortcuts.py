@@ -120,7 +120,12 @@ READS = 'import os\n\nDEPTH = int(os.environ.get("DEPTH", "2"))\n'
 def test_a_variant_s_own_name_for_what_the_user_reads_of_the_environment_is_no_other_line(target: LocalTarget) -> None:
     task, source = load_seed("silu").task(), load_seed("silu").kernel_source
     small = replace(task, presets=task.presets[:1])
-    for line, right in (('DEPTH_v1 = int(os.environ.get("DEPTH", "2"))', True), ('DEPTH_v1 = os.environ["X"]', False)):
+    read = 'DEPTH_v1 = int(os.environ.get("DEPTH", "2"))'
+    for line, right in (
+        (read, True),
+        (read.replace('"DEPTH', '"DEPTH_v1'), False),
+        ('DEPTH_v1 = os.environ["X"]', False),
+    ):
         changed_one = Candidate("c", f"{READS}{source}\n{line}\n", "input")
         request = EvaluationRequest(small, changed_one, original=Candidate("input", READS + source))
         assert isinstance(result := target.evaluate(request, lambda step, detail: None), Measured) is right, result
