@@ -168,16 +168,20 @@ class Role(str, Enum):
 class Message:
     role: Literal["user", "assistant"]
     content: str
+    kept: tuple[int, ...] = field(default=(), compare=False)
+    """Where parts of it end that later requests begin with: a provider may be told to cache so much."""
 
 
 @dataclass(frozen=True)
 class ModelRequest:
     role: Role
     system: str
-    """The static part: the same for every request of a role in a run, so that it can be cached."""
+    """The static part: the same for every request of a run, so that it can be cached."""
     messages: tuple[Message, ...]
     max_tokens: int = 16_000
     temperature: float | None = None
+    effort: str | None = None
+    """How much the model is to think, as its provider names it; None: its default."""
 
     def __post_init__(self) -> None:
         if not self.messages or self.messages[-1].role != "user":

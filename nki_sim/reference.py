@@ -24,36 +24,24 @@ from nki_sim.machine import SIMULATED_VERSION, Machine
 from nki_sim.machine import machine as known_machine
 from nki_sim.nki import isa, language
 from nki_sim.nki.language.ops import OP_TOKENS, OPS, tile_function
-from nki_sim.nki.language.tile_size import TileSize
 from nki_sim.program.memory import MemoryRegion
 from nki_sim.tracing.tensor import NkiTensor
 
-_COMMON = (
-    "dma_copy",
-    "tensor_copy",
-    "tensor_tensor",
-    "tensor_scalar",
-    "activation",
-    "nc_matmul",
-    "nc_transpose",
-    "tensor_reduce",
-    "memset",
-    "scalar_tensor_tensor",
-    "reciprocal",
-)
-"""The instructions that most public kernels are made of; always described in full."""
-
 _NEVER_PLANNED = (
-    "core_", "get_", "rand_", "register_", "rng", "scalar_load", "scalar_store", "sendrecv", "sequence_", "set_rng_",
+    "core_", "get_", "rand", "register_", "rng", "scalar_load", "scalar_store", "sendrecv", "sequence_", "set_rng_",
+    "device_print", "dropout", "is_", "num_programs", "program_",
 )  # fmt: skip
 """Other cores, random numbers, registers and scalars: nothing that makes a kernel of one core faster."""
+
+_NOT_CHOSEN = ("nc_version", "dma_engine")
+"""Enums that no argument of a planned instruction takes."""
 
 _METHODS = ("reshape", "permute", "broadcast", "expand_dim", "squeeze_dim", "reshape_dim", "flatten_dims", "ap", "view")
 
 
 def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = COMMON, also: str = "") -> str:
-    """Markdown for one kernel: the calls it makes, those that `also` (a plan) names and the common ones in full, the
-    rest by name.
+    """Markdown for who changes one kernel by a plan: the calls that `also` (the plan) names in full, those that the
+    kernel makes in a line each.
 
     `machine`: a key of `nki_sim.machine.MACHINES`. `versions`: of NKI; what one of them lacks or deprecates is left
     out, unless the kernel uses it. Raises KeyError for an unknown machine, and ValueError for an NKI version that the
@@ -63,34 +51,22 @@ def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = CO
     for version in versions:
         if version not in VERSIONS:
             raise ValueError(f"NKI version {version!r}: one of {', '.join(VERSIONS)}")
-    used = _used_names(kernel_source)
+    used = _names_in(kernel_source)
     functions = {
         name: function
         for name, function in _isa_functions(core).items()
         if f"nki.isa.{name}" in used or current_in(f"nki.isa.{name}", versions)
     }
-    named = set(re.findall(r"\w+", also))
-    full = [name for name in functions if name in _COMMON or name in named or f"nki.isa.{name}" in used]
-    rest = [name for name in functions if name not in full]
+    named, called = set(re.findall(r"\w+", also)), _names_in(kernel_source, called=True)
+    full = {name: each for name, each in functions.items() if name in named}
+    brief = {name: each for name, each in functions.items() if f"nki.isa.{name}" in used and name not in named}
+    views = {name: getattr(NkiTensor, name) for name in _METHODS if name in named or f".{name}(" in kernel_source}
     parts = [
-        f"# {nki_text(versions)}: what this kernel may call",
-        "`import nki, nki.isa as nisa, nki.language as nl`. `nisa` instructions write their `dst` and return nothing; "
-        "`nl` functions return a new tile. Names that are not in here do not exist.",
-        "## Sizes",
-        _sizes(core),
-        "## nisa instructions in full",
-        *[f"### nisa.{name}{_signature(functions[name])}\n{_text(functions[name], core)}" for name in full],
-        "## Other nisa instructions",
-        f"Described where a plan names them: {', '.join(rest)}.",
-        "## nisa enums",
-        _enum_members(core),
-        "## nl",
-        _language(used, core, versions),
-        "## Views of a tensor (no data moves)",
-        "\n".join(
-            f"- `t.{name}{_signature(getattr(NkiTensor, name))}` {_first_line(getattr(NkiTensor, name), core)}".rstrip()
-            for name in _METHODS
-        ),
+        f"## API of {nki_text(versions)} that this takes",
+        *[f"### nisa.{name}{_signature(each)}\n{_text(each, core)}" for name, each in full.items()],
+        _one_line_each("nisa.", brief, core),
+        *_language(called, named, core, versions),
+        _one_line_each("t.", views, core),
     ]
     findings = sorted(
         {finding for version in versions for finding in check_source(kernel_source, version)},
@@ -98,10 +74,10 @@ def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = CO
     )
     if findings:
         parts += [
-            "## What this kernel already breaks",
+            "What this kernel already breaks:",
             "\n".join(f"- line {f.line}: {f.message}; {f.hint}" for f in findings),
         ]
-    return "\n\n".join(parts) + "\n"
+    return "\n".join(part for part in parts if part) + "\n"
 
 
 def nki_text(versions: Sequence[str]) -> str:
@@ -109,25 +85,38 @@ def nki_text(versions: Sequence[str]) -> str:
     return f"NKI {versions[0]}" + (f" to {versions[-1]}" if len(versions) > 1 else "")
 
 
-def instruction_list(machine: str) -> str:
-    """Markdown: every instruction in one line, for who plans a kernel of one core and does not write it.
-
-    `machine` as for `api_reference`.
-    """
+def instruction_list(machine: str, versions: Sequence[str] = COMMON) -> str:
+    """Everything by name that a kernel of one core may call. Arguments as for `api_reference`."""
     core = known_machine(machine)
-    planned = {name: each for name, each in _isa_functions(core).items() if not name.startswith(_NEVER_PLANNED)}
-    return f"{_one_line_each(planned, core)}\n\nValues of their options:\n{_enum_members(core)}"
+    planned = [name for name in _isa_functions(core)
+               if current_in(f"nki.isa.{name}", versions) and not name.startswith(_NEVER_PLANNED)]  # fmt: skip
+    functions = [name for name in dir(language) if inspect.isfunction(getattr(language, name)) and name[0] != "_"]
+    functions = [n for n in functions if current_in(f"nki.language.{n}", versions) and not n.startswith(_NEVER_PLANNED)]
+    tokens = sorted(name for name in OP_TOKENS if not name.endswith("_dx"))
+    has = [name for name, kind in _kinds(DType) if kind.since <= core.neuron_core_version and name != "bool_"]
+    beyond = [name for name in has if getattr(language, name).since > SIMULATED_VERSION]
+    return "\n".join(
+        [
+            f"- `nisa`: {', '.join(planned)}; their options: {_enum_members(core)}",
+            f"- `nl` functions: {', '.join(functions)}",
+            f"- `nl` tokens for `op=`, functions of a tile too: {', '.join(tokens)}; derivatives: gelu_dx and the like",
+            f"- `nl` dtypes: {', '.join(has)}{f' (not simulated: {chr(44).join(beyond)})' if beyond else ''}; buffers: "
+            f"{', '.join(name for name, _ in _kinds(MemoryRegion))}; views of a tensor: {', '.join(_METHODS)}",
+        ]
+    )
 
 
-def _one_line_each(functions: Mapping[str, Callable[..., Any]], core: Machine) -> str:
-    return "\n".join(f"- `nisa.{name}{_signature(each)}` {_first_line(each, core)}" for name, each in functions.items())
+def _one_line_each(of: str, functions: Mapping[str, Callable[..., Any]], core: Machine) -> str:
+    lines = [f"- `{of}{name}{_signature(each)}` {_first_line(each, core)}".rstrip() for name, each in functions.items()]
+    return "\n".join(lines)
 
 
 def _enum_members(core: Machine) -> str:
     absent = _absent_modes(core)
-    return "\n".join(
-        f"- `nisa.{name}`: {', '.join(member for member in kind.__members__ if (name, member) not in absent)}"
+    return "; ".join(
+        f"`{name}`: {', '.join(each for each in kind.__members__ if (name, each) not in absent)}"
         for name, kind in _enums().items()
+        if name not in _NOT_CHOSEN
     )
 
 
@@ -136,12 +125,15 @@ def _absent_modes(core: Machine) -> set[tuple[str, str]]:
     return {mode for mode, since in MODES_SINCE.items() if since > core.neuron_core_version}
 
 
-def _used_names(kernel_source: str) -> set[str]:
+def _names_in(kernel_source: str, *, called: bool = False) -> set[str]:
+    """Dotted names, or those that are called alone."""
     try:
         source = KernelSource(ast.parse(kernel_source))
     except (SyntaxError, ValueError):  # the text is for repairing such a kernel too
         return set()
-    return {source.dotted(node) for node in ast.walk(source.tree) if isinstance(node, ast.Attribute)}
+    nodes = [node.func if isinstance(node, ast.Call) else node for node in ast.walk(source.tree)
+             if isinstance(node, ast.Call) or not called]  # fmt: skip
+    return {source.dotted(node) for node in nodes if isinstance(node, ast.Attribute)}
 
 
 def _isa_functions(core: Machine) -> dict[str, Callable[..., Any]]:
@@ -179,43 +171,20 @@ def _first_line(function: Callable[..., Any], core: Machine) -> str:
     return _text(function, core).partition("\n")[0]
 
 
-def _sizes(core: Machine) -> str:
-    sizes = TileSize(core)
-    names = [name for name in dir(TileSize) if not name.startswith("_")]
-    return "\n".join(f"- `nl.tile_size.{name}` = {getattr(sizes, name)}" for name in sorted(names))
+def _kinds(kind: type) -> list[tuple[str, Any]]:
+    """What `nl` has of a type, by name."""
+    return [(name, value) for name in dir(language) if isinstance(value := getattr(language, name), kind)]
 
 
-def _dtypes(names: list[str], core: Machine) -> list[str]:
-    has = [n for n in names if getattr(language, n).since <= core.neuron_core_version and n != "bool_"]
-    beyond = [n for n in has if getattr(language, n).since > SIMULATED_VERSION]
-    lines = [f"- dtypes: {', '.join(n for n in has if n not in beyond)}"]
-    return lines + ([f"- dtypes that are not simulated: {', '.join(beyond)}"] if beyond else [])
-
-
-def _language(used: set[str], core: Machine, versions: Sequence[str]) -> str:
-    names = [
-        name
-        for name in dir(language)
-        if not name.startswith("_") and (f"nki.language.{name}" in used or current_in(f"nki.language.{name}", versions))
-    ]
-    dtypes = [name for name in names if isinstance(getattr(language, name, None), DType)]
-    buffers = [name for name in names if isinstance(getattr(language, name, None), MemoryRegion)]
-    lines = [
-        *_dtypes(dtypes, core),
-        f"- buffers: {', '.join(buffers)}",
-        f"- op tokens for `op=`, `op0=`, ...: {', '.join(sorted(OP_TOKENS))}",
-    ]
-    for name in names:
-        function = getattr(language, name, None)
-        if not inspect.isfunction(function) or name.startswith("annotations"):
-            continue
-        text = _text(function, core) if f"nki.language.{name}" in used else _first_line(function, core)
-        lines.append(f"- `nl.{name}{_signature(function)}` {' '.join(text.split())}".rstrip())
-    called = sorted(name for name in OPS if f"nki.language.{name}" in used or name not in OP_TOKENS)
-    for name in called:
-        function = tile_function(name)
-        if function is not None:
-            lines.append(f"- `nl.{name}{_signature(function)}` {' '.join(_text(function, core).split())}".rstrip())
-    others = sorted(name for name in OPS if name not in called and tile_function(name) is not None)
-    lines.append(f"- op tokens that can be called as well, for a new tile, with one tile or two: {', '.join(others)}")
-    return "\n".join(lines)
+def _language(called: set[str], named: set[str], core: Machine, versions: Sequence[str]) -> list[str]:
+    """A line for each `nl` function that is called, and the whole text of one that is named."""
+    lines = []
+    for name in sorted(
+        {*dir(language), *OPS} - OP_TOKENS - {"annotations"} | {n for n in OPS if f"nki.language.{n}" in called}
+    ):
+        function = tile_function(name) if name in OPS else getattr(language, name)
+        wanted = name in named and current_in(f"nki.language.{name}", versions)
+        if inspect.isfunction(function) and (wanted or f"nki.language.{name}" in called):
+            text = _text(function, core) if wanted else _first_line(function, core)
+            lines.append(f"- `nl.{name}{_signature(function)}` {' '.join(text.split())}".rstrip())
+    return lines

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from accelopt_core.candidate import PARSING, Plan
 from accelopt_core.model.extraction import check_kernel, defines_entry, extract_kernel
 from accelopt_core.model.menu import Menu, ToolFailed
-from accelopt_core.model.prompting import Detail, PromptSettings, ask, precision_text, render
+from accelopt_core.model.prompting import Detail, PromptSettings, ask, role_prompt
 from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.proposer import CannotRepair, Feedback, RoundContext, UnusableReply
 from ka_extensions.error_patterns import same_in_a_row
 
 
 class ModelExecutor:
-    """`api_reference`: kernel source and plan in, the API text that matters for them out.
+    """`system`: as `prompting.system_text` makes it. `api_reference`: kernel source and plan in, the API text that
+    matters for them out.
 
     `menu`: plans that were taken off it are carried out without the model.
     """
@@ -22,22 +23,17 @@ class ModelExecutor:
     def __init__(
         self,
         model: LanguageModel,
+        system: str,
         api_reference: Callable[[str, str], str],
         settings: PromptSettings,
         menu: Menu | None = None,
     ) -> None:
         self._model = model
+        self._system = system
         self._menu = menu
         self._api_reference = api_reference
         self._referenced: tuple[tuple[str, str], str] | None = None
         self._settings = settings
-        self._system = render(
-            settings.language,
-            "executor_system.j2",
-            machine=settings.machine,
-            dialect=settings.dialect,
-            sweeps=settings.sweeps,
-        )
 
     def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
         """A kernel that parses, keeps its interface and is new.
@@ -51,7 +47,7 @@ class ModelExecutor:
             self._model,
             Role.EXECUTOR,
             self._system,
-            lambda detail: executor_prompt(context, plan, feedback, reference, detail),
+            lambda detail: executor_prompt(context, plan, feedback, reference, detail, self._settings.sweeps),
             self._settings,
         )
         names = context.task.around.entry_points
@@ -94,18 +90,21 @@ def _by_tool(menu: Menu, context: RoundContext, plan: Plan, feedback: tuple[Feed
 
 
 def executor_prompt(
-    context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...], api_reference: str, detail: Detail
+    context: RoundContext,
+    plan: Plan,
+    feedback: tuple[Feedback, ...],
+    api_reference: str,
+    detail: Detail,
+    sweeps: bool = False,
 ) -> str:
-    return render(
-        context.language.key,
-        "executor_user.j2",
-        context=context,
-        task=context.task,
-        precision=precision_text(context.task),
+    return role_prompt(
+        context,
+        "executor.j2",
+        detail,
         plan=plan,
         feedback=feedback,
         last_is_code=bool(feedback) and defines_entry(feedback[-1].source, context.task.around.entry_points),
         repeats=same_in_a_row([entry.message for entry in feedback]),
         api_reference=api_reference,
-        detail=detail,
+        sweeps=sweeps,
     )

@@ -11,7 +11,7 @@ from accelopt_core.candidate import Plan
 from accelopt_core.evaluation import Bottleneck
 from accelopt_core.model.answers import MalformedAnswer, microseconds_field, read_object, text_field
 from accelopt_core.model.menu import Menu, Offers
-from accelopt_core.model.prompting import Detail, PromptSettings, ask_for_object, precision_text, profile_fields, render
+from accelopt_core.model.prompting import Detail, PromptSettings, ask_for_object, role_prompt
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.proposer import RoundContext, UnusablePlan
@@ -31,19 +31,16 @@ _NEARLY_ALL = 0.9
 
 
 class ModelPlanner:
-    """`instructions`: the API in one line each.
+    """`system`: as `prompting.system_text` makes it.
 
     `menu`: what the built-in catalogue could do, offered by name; None: nothing is offered.
     """
 
-    def __init__(
-        self, model: LanguageModel, instructions: str, settings: PromptSettings, menu: Menu | None = None
-    ) -> None:
+    def __init__(self, model: LanguageModel, system: str, settings: PromptSettings, menu: Menu | None = None) -> None:
         self._model = model
-        self._instructions = instructions
+        self._system = system
         self._settings = settings
         self._menu = menu
-        self._system = render(settings.language, "planner_system.j2", machine=settings.machine)
 
     def plan(self, context: RoundContext) -> Plan:
         """One plan. Raises UnusablePlan after two malformed answers, or a ModelError."""
@@ -53,7 +50,7 @@ class ModelPlanner:
                 self._model,
                 Role.PLANNER,
                 self._system,
-                lambda detail: planner_prompt(context, self._instructions, detail, offers),
+                lambda detail: planner_prompt(context, detail, offers),
                 _plan_reader(context, self._menu),
                 self._settings,
             )
@@ -61,39 +58,33 @@ class ModelPlanner:
             raise UnusablePlan(f"{self._model.name} answered twice without a usable plan: {complaint}") from complaint
 
 
-def planner_prompt(context: RoundContext, instructions: str, detail: Detail, offers: Offers | None = None) -> str:
+def planner_prompt(context: RoundContext, detail: Detail, offers: Offers | None = None) -> str:
     experiences = list(labelled(context).items())[: detail.experiences]
-    tried = [attempt for attempt in context.history if not attempt.is_open]
-    attempts = tried[-detail.attempts :]
-    reviewed = {(note.round, note.plan_title) for note in context.reflexions[-detail.reflexions :]}
-    older = tried[: len(tried) - len(attempts)]
-    result = context.parent_result
-    return render(
-        context.language.key,
-        "planner_user.j2",
-        context=context,
-        task=context.task,
-        precision=precision_text(context.task),
-        profile=result.profile,
-        bounds=result.profile.bounds,
-        fields=profile_fields(context.language.key, result.profile, detail.fields),
+    attempts = context.history[-detail.attempts :]
+    older = context.history[: len(context.history) - len(attempts)]
+    notes = {(note.round, note.plan_title): note for note in context.reflexions}
+    return role_prompt(
+        context,
+        "planner.j2",
+        detail,
         speedup=f"{context.baseline_us / context.best_result.latency_us:.2f}",
         wins=[(label, each, _is_in(context.parent.source, each.fast)) for label, each in experiences if each.is_win],
         rejections=[(label, each) for label, each in experiences if not each.is_win],
-        attempts=[(attempt, (attempt.round, attempt.title) in reviewed) for attempt in attempts],
-        attempts_left_out=len(older),
-        unsent=[attempt for attempt in context.history if attempt.is_open][-detail.attempts :],
+        rounds=[(attempt, notes.get((attempt.round, attempt.title))) for attempt in attempts],
+        older=older,
         older_techniques=", ".join(dict.fromkeys(attempt.technique for attempt in older)),
         offers=offers,
-        instructions=instructions,
-        detail=detail,
     )
 
 
 def labelled(context: RoundContext) -> dict[str, Experience]:
     """What the planner may be shown of memory, best first, by the name that it can say which it follows by."""
-    tried_here = {attempt.title for attempt in context.history}
-    elsewhere = [e for e in context.experiences if e.kernel != context.task.name or e.title not in tried_here]
+    tried_here = {said for attempt in context.history for said in (attempt.title, attempt.technique)}
+    elsewhere = [
+        each
+        for each in context.experiences
+        if each.kernel != context.task.name or not {each.title, each.technique} & tried_here
+    ]
     return {f"E{number}": each for number, each in enumerate(elsewhere, 1)}
 
 

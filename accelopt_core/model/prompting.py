@@ -1,17 +1,19 @@
 """From templates to a bounded prompt, and from a prompt to a validated answer.
 
-Each role has two templates: a system text that is the same in every round, so that providers can
-cache it, and a user text for the round at hand. When the whole does not fit the limit, details go in
-a fixed order; the kernel, the plan and the numbers always stay.
+What changes seldom comes first, so that providers can cache it: the system text is the same for every role and round
+(`system.j2`), the problem stays for a run, the kernel and its profile for a round (`kernel.j2`), and each role adds
+its own end. When the whole does not fit the limit, details go in a fixed order; the kernel, the plan and the numbers
+always stay.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -21,12 +23,19 @@ from accelopt_core.evaluation import Profile, busy_fields, microseconds, timed
 from accelopt_core.languages.plugin import plugins
 from accelopt_core.model.answers import MalformedAnswer
 from accelopt_core.ports import LanguageModel, Message, ModelContextOverflow, ModelReply, ModelRequest, Role
+from accelopt_core.proposer import RoundContext
 from accelopt_core.task import PrecisionPolicy, Surroundings, Task
 from ka_extensions.plain_text import fenced, inline
 
 PROMPTS = Path(__file__).resolve().parents[2] / "prompts"
 LONGEST_PROMPT = 240_000
 """Characters of system and user text together, about 70,000 tokens."""
+
+MARK = "\0"
+"""In a rendered template; one that a model's text brings along is dropped like the others."""
+
+MOST_KEPT = 3
+"""Parts of a message; Anthropic's cache takes four marks, the system text's among them."""
 
 Answer = TypeVar("Answer")
 
@@ -40,33 +49,35 @@ class Detail:
     """How much of everything that can be left out a prompt shows; counts, or characters."""
 
     reference: bool = True
-    experiences: int = 8
-    snippets: bool = True
-    attempts: int = 16
-    reflexions: int = 8
-    lessons: int = 12
-    hot_lines: int = 14
-    gaps: int = 10
-    fields: int = 40
+    experiences: int = 5
+    attempts: int = 12
+    reflexions: int = 3
+    lessons: int = 8
+    hot_lines: int = 8
+    idle: int = 4
+    gaps: int = 6
+    fields: int = 12
+    changes: int = 12
+    """Of the profile."""
     api_reference: int = 60_000
     neighbours: int = 60_000
     """Of all files that the kernel imports."""
     feedback: int = 4_000
     last_try: int = 60_000
-    words: int = 2_000
-    """Of one summary, lesson or reason; what the roles themselves may write is seldom longer."""
-    snippet: int = 3_000
+    diff: int = 3_000
+    words: int = 600
+    """Of one summary, lesson or reason."""
+    snippet: int = 600
     """Of each side of a remembered rewrite."""
 
 
 LESS_AND_LESS: tuple[Detail, ...] = (
     Detail(),
-    Detail(experiences=5, snippets=False, attempts=10, reflexions=5, lessons=8, fields=24, api_reference=30_000,
-           neighbours=30_000, words=900),
-    Detail(experiences=3, snippets=False, attempts=6, reflexions=3, lessons=5, hot_lines=8, gaps=6, fields=12,
-           api_reference=15_000, neighbours=12_000, feedback=2_000, last_try=20_000, words=500),
-    Detail(reference=False, experiences=0, snippets=False, attempts=3, reflexions=2, lessons=3, hot_lines=5, gaps=3,
-           fields=0, api_reference=6_000, neighbours=0, feedback=1_000, last_try=8_000, words=300),
+    Detail(experiences=3, snippet=0, attempts=6, lessons=5, hot_lines=5, gaps=4, api_reference=15_000,
+           neighbours=12_000, feedback=2_000, last_try=20_000, words=400),
+    Detail(reference=False, experiences=0, snippet=0, attempts=3, reflexions=2, lessons=3, hot_lines=5, idle=2, gaps=3,
+           fields=0, changes=6, api_reference=6_000, neighbours=0, feedback=1_000, last_try=8_000, diff=2_000,
+           words=300),
 )  # fmt: skip
 """From everything to the least that still makes sense."""
 
@@ -86,11 +97,13 @@ class PromptSettings:
         default_factory=lambda: {
             Role.PLANNER: 16_000,
             Role.EXECUTOR: 32_000,
-            Role.SUMMARIZER: 6_000,
-            Role.REFLEXION: 6_000,
+            Role.SUMMARIZER: 8_000,
+            Role.REFLEXION: 8_000,
         }
     )
     """Longest reply per role, a reasoning model's thoughts included."""
+    effort: Mapping[Role, str] = field(default_factory=dict)
+    """How much a model is to think, as its provider names it; a role without one: the provider's default."""
     temperature: float | None = None
     """None: the provider's default; some models accept no other."""
     sweeps: bool = False
@@ -136,6 +149,31 @@ def prompts_version() -> str:
     return digest.hexdigest()[:16]
 
 
+def system_text(settings: PromptSettings, instructions: str) -> str:
+    """The same for every role and round. `instructions`: the API by name."""
+    return render(
+        settings.language, "system.j2", machine=settings.machine, dialect=settings.dialect, instructions=instructions
+    )
+
+
+def role_prompt(context: RoundContext, template: str, detail: Detail, **values: object) -> str:
+    """A round's kernel as every role is shown it, then the template of one; MARK stands where a part ends that later
+    calls begin with."""
+    profile = context.parent_result.profile
+    shared = {"context": context, "detail": detail, "mark": MARK}
+    shown = render(
+        context.language.key,
+        "kernel.j2",
+        **shared,
+        task=context.task,
+        precision=precision_text(context.task),
+        profile=profile,
+        bounds=profile.bounds,
+        fields=profile_fields(context.language.key, profile, detail.fields),
+    )
+    return f"{shown}\n{render(context.language.key, template, **shared, **values)}"
+
+
 def ask(
     model: LanguageModel, role: Role, system: str, prompt: Callable[[Detail], str], settings: PromptSettings
 ) -> tuple[ModelReply, ModelRequest]:
@@ -148,7 +186,9 @@ def ask(
         text = prompt(detail)
         if len(system) + len(text) > settings.longest:
             continue
-        request = ModelRequest(role, system, (Message("user", text),), settings.max_tokens[role], settings.temperature)
+        request = ModelRequest(
+            role, system, (_marked(text),), settings.max_tokens[role], settings.temperature, settings.effort.get(role)
+        )
         try:
             return model.complete(request), request
         except ModelContextOverflow as error:
@@ -160,6 +200,12 @@ def ask(
         f"{model.name}: the shortest {role.value} prompt has {shortest:,} characters, more than {settings.longest:,}: "
         "raise the prompt limit or optimize a smaller kernel"
     )
+
+
+def _marked(text: str) -> Message:
+    parts = text.split(MARK)
+    ends = accumulate(len(part) for part in parts[:-1])
+    return Message("user", "".join(parts), tuple(ends)[:MOST_KEPT])
 
 
 def ask_for_object(
@@ -179,27 +225,19 @@ def ask_for_object(
         return read(reply.text)
     except MalformedAnswer as complaint:
         cut = " (your answer was cut off at its length limit; be brief)" if reply.truncated else ""
-        again = ModelRequest(
-            role,
-            system,
-            (
-                *request.messages,
-                Message("assistant", reply.text),
-                Message(
-                    "user",
-                    f"That answer cannot be used: {complaint}{cut}. Answer again with exactly one complete JSON object "
-                    "as described, and nothing after it.",
-                ),
-            ),
-            request.max_tokens,
-            request.temperature,
+        said = (
+            f"That answer cannot be used: {complaint}{cut}. Answer again with exactly one complete JSON object as "
+            "described, and nothing after it."
         )
+        asked_again = (*request.messages, Message("assistant", reply.text), Message("user", said))
+        again = replace(request, messages=asked_again)
     return read(model.complete(again).text)
 
 
 def profile_fields(language: str, profile: Profile, most: int) -> list[Field]:
     """The profile's fields that prompts show, in the order of the language's `profile_fields.txt`."""
-    shown = [Field(name, _formatted(value, unit), meaning) for name, value, unit, meaning in _listed(language, profile)]
+    shown = [Field(name, _formatted(value, unit), meaning) for name, value, unit, meaning in _listed(language, profile)
+             if value]  # fmt: skip
     return shown[:most]
 
 

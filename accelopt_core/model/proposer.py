@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from accelopt_core.model.executor import ModelExecutor
 from accelopt_core.model.menu import Menu
 from accelopt_core.model.planner import ModelPlanner
-from accelopt_core.model.prompting import PromptSettings
-from accelopt_core.model.reflector import ModelReflector
-from accelopt_core.model.summarizer import ModelSummarizer
+from accelopt_core.model.prompting import PromptSettings, system_text
+from accelopt_core.model.reviewer import ModelReviewer
 from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.proposer import Proposer
 
@@ -25,8 +24,7 @@ def proposer_from_model(
 ) -> Proposer:
     """`models`: one per role, all of them; they may be the same object.
 
-    `api_reference`: kernel source and plan in, API text for the executor out. `instructions`: the API in one line
-    each, for the planner.
+    `api_reference`: kernel source and plan in, API text for the executor out. `instructions`: the API by name.
 
     `menu`: the built-in catalogue's changes, offered to the planner by name. Raises ValueError for a missing role.
     """
@@ -34,10 +32,12 @@ def proposer_from_model(
     if missing:
         raise ValueError(f"no model for the {', '.join(missing)} role: name one for each of the four")
     names = list(dict.fromkeys(models[role].name for role in Role))
+    system = system_text(settings, instructions)
+    reviewer = ModelReviewer(models, system, today, settings)
     return Proposer(
         name=", ".join(names),
-        planner=ModelPlanner(models[Role.PLANNER], instructions, settings, menu),
-        executor=ModelExecutor(models[Role.EXECUTOR], api_reference, settings, menu),
-        summarizer=ModelSummarizer(models[Role.SUMMARIZER], today, settings),
-        reflector=ModelReflector(models[Role.REFLEXION], settings),
+        planner=ModelPlanner(models[Role.PLANNER], system, settings, menu),
+        executor=ModelExecutor(models[Role.EXECUTOR], system, api_reference, settings, menu),
+        summarizer=reviewer,
+        reflector=reviewer,
     )

@@ -50,7 +50,7 @@ class NkiParts:
         return Teaching(
             PromptSettings(NKI.key, machine_facts(core), dialect, sweeps=sweeps),
             lambda source, also: api_reference(source, info.machine, versions, also),
-            instruction_list(info.machine),
+            instruction_list(info.machine, versions),
         )
 
     def tracer(self, machine: str) -> OnSimulator:

@@ -1,14 +1,16 @@
-"""Claude through the official SDK: streamed, with the static system text marked for the prompt cache."""
+"""Claude through the official SDK: streamed, with what later requests begin with marked for the prompt cache."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from accelopt_core.ports import (
     LanguageModel,
+    Message,
     ModelContextOverflow,
     ModelRefused,
     ModelRejectedCredentials,
@@ -71,17 +73,19 @@ class AnthropicModel:
         import anthropic
 
         deadline = self._clock() + self._timeout_s
-        # Sampling goes through the body: SDK versions disagree on whether it is an argument.
-        extra = {"temperature": request.temperature} if request.temperature is not None else None
+        # These go through the body: SDK versions disagree on which of them are arguments.
+        extra: dict[str, Any] = {} if request.temperature is None else {"temperature": request.temperature}
+        if request.effort is not None:
+            extra |= {"thinking": {"type": "adaptive"}, "output_config": {"effort": request.effort}}
         usage = Usage()
         try:
-            messages: list[Any] = [{"role": message.role, "content": message.content} for message in request.messages]
+            messages: list[Any] = [{"role": message.role, "content": _blocks(message)} for message in request.messages]
             with self._client.messages.stream(
                 model=self._model,
                 max_tokens=request.max_tokens,
-                system=[{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}],
+                system=[_block(request.system, kept=True)],
                 messages=messages,
-                extra_body=extra,
+                extra_body=extra or None,
             ) as stream:
                 if "html" in stream.response.headers.get("content-type", ""):
                     raise no_model_there(self.name, self._server, _page(stream.response))
@@ -144,6 +148,19 @@ class AnthropicModel:
             usage=usage,
             truncated=stop in ("max_tokens", "model_context_window_exceeded"),
         )
+
+
+def _blocks(message: Message) -> Any:
+    """The text; or the parts that later requests begin with, each marked for the cache, and the rest."""
+    if not message.kept:
+        return message.content
+    cuts = [0, *message.kept, len(message.content)]
+    parts = [message.content[begin:end] for begin, end in pairwise(cuts)]
+    return [_block(part, kept=number < len(message.kept)) for number, part in enumerate(parts) if part]
+
+
+def _block(text: str, *, kept: bool) -> Any:
+    return {"type": "text", "text": text} | ({"cache_control": {"type": "ephemeral"}} if kept else {})
 
 
 LONGEST_PAGE_BYTES = 65536

@@ -93,6 +93,8 @@ class OpenAIModel:
         options: dict[str, Any] = {self._limit_name: request.max_tokens}
         if request.temperature is not None:
             options["temperature"] = request.temperature
+        if request.effort is not None:
+            options["reasoning_effort"] = request.effort
         messages: list[Any] = [{"role": "system", "content": request.system}] if request.system else []
         messages += [{"role": message.role, "content": message.content} for message in request.messages]
         try:

@@ -66,8 +66,14 @@ class RecordingModel:
 
 def request_key(request: ModelRequest) -> str:
     """The same for the same question to the same role, whichever model answers it."""
-    text = json.dumps(asdict(request), sort_keys=True)
+    asked = {name: value for name, value in asdict(request).items() if value is not None or name != "effort"}
+    asked["messages"] = [_asked(message) for message in request.messages]
+    text = json.dumps(asked, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _asked(message: Message) -> dict[str, str]:
+    return {"role": message.role, "content": message.content}
 
 
 def exchange_to_json(exchange: Exchange, secrets: Iterable[str] = ()) -> str:
@@ -79,9 +85,10 @@ def exchange_to_json(exchange: Exchange, secrets: Iterable[str] = ()) -> str:
         "elapsed_s": round(exchange.elapsed_s, 3),
         "request": {
             "system": exchange.request.system,
-            "messages": [asdict(message) for message in exchange.request.messages],
+            "messages": [_asked(message) for message in exchange.request.messages],
             "max_tokens": exchange.request.max_tokens,
             "temperature": exchange.request.temperature,
+            "effort": exchange.request.effort,
         },
         "reply": asdict(exchange.reply) if exchange.reply is not None else None,
         "error": exchange.error,
@@ -104,6 +111,7 @@ def exchange_from_json(text: str) -> tuple[str, Exchange]:
                 tuple(Message(message["role"], message["content"]) for message in request["messages"]),
                 request["max_tokens"],
                 request["temperature"],
+                request.get("effort"),
             ),
             document["model"],
             float(document["elapsed_s"]),

@@ -64,7 +64,7 @@ def with_gaps(*gaps: Gap):
     return replace(scene, parent_result=replace(scene.parent_result, profile=profile))
 
 
-def test_a_model_is_told_what_keeps_the_tools_from_the_larger_gaps_and_of_no_others() -> None:
+def test_what_keeps_the_tools_from_the_larger_gaps_is_told_and_of_no_others() -> None:
     us = fresh().parent_result.latency_us
     scene = with_gaps(
         Gap(f"{Cause.ELEMENTWISE.value} vector", 0.3 * us, "fuse", "8 µs"),
@@ -74,9 +74,6 @@ def test_a_model_is_told_what_keeps_the_tools_from_the_larger_gaps_and_of_no_oth
     (blocked,) = offers.blocked
     assert any("there is no way back" in reason for reason in blocked.reasons)
     assert not [reason for reason in blocked.reasons if "predicted to gain 20" in reason]
-    with stage([json.dumps(OWN)], menu_of()) as (proposer, requests):
-        proposer.planner.plan(scene)
-    assert all(reason in requests[0].last_user_message for reason in blocked.reasons)
 
 
 def test_the_menu_names_what_gains_best_first_and_ties_last() -> None:
@@ -88,7 +85,7 @@ def test_the_menu_names_what_gains_best_first_and_ties_last() -> None:
         proposer.planner.plan(fresh())
     prompt = requests[0].last_user_message
     assert all(f"| {offer.tool} | {offer.site} | {offer.change}" in prompt for offer in offers.offers)
-    assert "a tie, 1.5 µs" in prompt and '"tool": "tool name"' in prompt
+    assert "a tie, 1.5 µs" in prompt and '"tool": "…"' in prompt
 
 
 def test_a_model_picks_a_tool_or_ignores_the_menu() -> None:

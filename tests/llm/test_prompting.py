@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import jinja2
@@ -21,6 +22,7 @@ from accelopt_core.model.planner import followed, labelled, planner_prompt
 from accelopt_core.model.prompting import (
     PROMPTS,
     Detail,
+    PromptSettings,
     brief,
     engine_times,
     numbered,
@@ -30,14 +32,13 @@ from accelopt_core.model.prompting import (
     render,
     shortened,
     shown_files,
+    system_text,
     top,
 )
 from accelopt_core.task import Surroundings
 from nki_sim.machine import MACHINES, machine
 from tests.attempts import attempted
 from tests.llm.scenes import KERNEL, PLAN, PROFILE, REJECTION, TASK, WIN, context, measured
-
-SYSTEMS = ("planner_system.j2", "executor_system.j2", "summarizer_system.j2", "reflexion_system.j2")
 
 TRN2 = machine_facts(machine("trn2"))
 
@@ -68,22 +69,27 @@ def test_the_version_changes_with_any_text(tmp_path: Path, prompts: Callable[[Pa
         prompting._prompt_files(prompting.PROMPTS)
 
 
-@pytest.mark.parametrize("template", SYSTEMS)
-def test_system_texts_render_from_machine_facts_alone(template: str) -> None:
-    text = render("nki", template, machine=replace(TRN2, name="Imaginium9"), dialect=Dialect(), sweeps=False)
-    assert "Imaginium9" in text and "{{" not in text and "{%" not in text
-
-
 @pytest.mark.parametrize(("dialect", "there", "not_there"), [
-    (Dialect(), ["valid in NKI 0.3 to 0.7.", "a part of Python", "`for` over plain `range`", "lambda or comprehension"],
+    (Dialect(), ["Valid in NKI 0.3 to 0.7: functions", "`for` over plain `range`", "lambda, comprehension"],
      ["any Python"]),
-    (Dialect("NKI 0.7", any_python=True), ["valid in NKI 0.7. It runs", "any Python", "over plain `range`"],
-     ["a part of Python", "lambda or comprehension"]),
+    (Dialect("NKI 0.7", any_python=True), ["Valid in NKI 0.7: any Python"], ["helpers without", "lambda"]),
 ])  # fmt: skip
-def test_an_executor_is_asked_for_what_is_valid_in_the_targets_version(dialect, there, not_there) -> None:
-    text = render("nki", "executor_system.j2", machine=TRN2, dialect=dialect, sweeps=False)
+def test_the_system_text_is_made_of_machine_facts_and_asks_for_what_is_valid_in_the_targets_version(
+    dialect, there, not_there
+) -> None:
+    text = system_text(PromptSettings("nki", replace(TRN2, name="Imaginium9"), dialect), "- `nisa`: dma_copy")
+    assert "Imaginium9" in text and "{{" not in text and "{%" not in text and "# API\n- `nisa`: dma_copy" in text
     assert [part for part in there if part not in text] == []
     assert [part for part in not_there if part in text] == []
+
+
+def test_a_mark_of_a_models_own_is_dropped_and_no_message_has_too_many() -> None:
+    message = prompting._marked("ab\0c\0d\0e\0f")
+    assert (message.content, message.kept) == ("abcdef", (2, 3, 4))
+    prompt = prompting._marked(planner_prompt(context(), Detail()))
+    problem, shown, rest = (prompt.content[a:b] for a, b in pairwise([0, *prompt.kept, len(prompt.content)]))
+    assert "def get_inputs(rng)" in problem and KERNEL.splitlines()[-1] not in problem
+    assert "The current kernel" in shown and "repeated loads" in shown and "Tried in this run" in rest
 
 
 def test_the_numbers_come_from_the_machine_table() -> None:
@@ -97,15 +103,15 @@ def test_the_numbers_come_from_the_machine_table() -> None:
 
 def test_kernel_text_is_passed_on_untouched_and_a_bound_called_what_it_is() -> None:
     traced = replace(PROFILE, bounds=replace(PROFILE.bounds, source="trace"))
-    declared = planner_prompt(context(), "", Detail())
-    derived = planner_prompt(context(parent_result=measured(400.0, traced)), "", Detail())
-    assert "a plan that keeps its algebra cannot gain more than 232.0 µs" in declared
-    assert "cannot gain more" not in derived and "may go below" in derived
+    declared = planner_prompt(context(), Detail())
+    derived = planner_prompt(context(parent_result=measured(400.0, traced)), Detail())
+    assert "come to 168.0 µs; fused or regrouped they may take less" in declared
+    assert "come to" not in derived and "may go below" in derived
     odd = "def kernel(x):\n    return x  # {{ not a template }} <b> & µ\n"
     parent = replace(context().parent, source=odd)
-    assert "# {{ not a template }} <b> & µ" in planner_prompt(context(parent=parent), "", Detail())
+    assert "# {{ not a template }} <b> & µ" in planner_prompt(context(parent=parent), Detail())
     with pytest.raises(jinja2.UndefinedError):
-        render("nki", "planner_system.j2")
+        render("nki", "system.j2")
 
 
 def test_engines_are_shown_over_time_with_what_they_wait_for() -> None:
@@ -118,19 +124,19 @@ def test_engines_are_shown_over_time_with_what_they_wait_for() -> None:
     dma, tensor = engine_times(profile)
     assert (dma.name, dma.busy_us, dma.begin_us, dma.waits) == ("dma", 14.0, None, ())
     assert tensor.begin_us == pytest.approx(2.5) and [what for what, _ in tensor.waits] == ["dma", "order"]
-    prompt = planner_prompt(context(parent_result=measured(16.0, profile)), "", Detail())
+    prompt = planner_prompt(context(parent_result=measured(16.0, profile)), Detail())
     assert "| tensor | 2.5 µs | 15.0 µs | 12.0 µs | dma 0.4 µs, its own queue 0.1 µs |" in prompt
     assert "| dma |  |  | 14.0 µs |  |" in prompt
 
 
 def test_a_remembered_rewrite_is_not_quoted_again_and_what_is_tried_beside_is_told() -> None:
-    shown = planner_prompt(context(), "", Detail())
+    shown = planner_prompt(context(), Detail())
     assert "before:" in shown and "(The current kernel has it.)" not in shown
     parent = replace(context().parent, source=f"{KERNEL}\n{WIN.fast}\n")
-    already = planner_prompt(context(parent=parent), "", Detail())
+    already = planner_prompt(context(parent=parent), Detail())
     assert "before:" not in already and "(The current kernel has it.)" in already
-    alone = planner_prompt(context(), "", Detail())
-    beside = planner_prompt(context(planned=(PLAN,)), "", Detail())
+    alone = planner_prompt(context(), Detail())
+    beside = planner_prompt(context(planned=(PLAN,)), Detail())
     assert "in this round already" not in alone and "in this round already" in beside
     assert PLAN.title in beside and f"[{PLAN.technique}]" in beside
 
@@ -170,18 +176,12 @@ def test_texts_are_cut_where_they_can_be_read_and_say_so() -> None:
     assert [microseconds(us) for us in (12345.6, 0.01234, -3.0)] == ["12,345.6 µs", "0.0123 µs", "-3 µs"]
 
 
-def test_what_was_not_sent_to_the_device_is_told_apart_and_takes_no_place_of_what_was_tried() -> None:
-    before = planner_prompt(context(), "", Detail())
-    unsent = tuple(
-        attempted(9, "outranked", source=f"x = {n}", technique="wait", title=f"waits {n}", lane=f"l{n}",
-                  summary="predicted 40.0 µs, 3 others were better (from 30.0 µs): not timed on the device")
-        for n in range(40)
-    )  # fmt: skip
-    text = planner_prompt(context(history=(*context().history, *unsent)), "", Detail())
-    told, rest = text.split("## Not timed on the device")
-    assert told.rstrip() in before and "waits" not in told and rest.count("3 others were better") == Detail().attempts
-    assert "waits 39 [wait]" in rest and "waits 20 [" not in rest
-    assert "Not timed on the device" not in before
+def test_what_was_not_sent_to_the_device_is_told_apart() -> None:
+    unsent = attempted(9, "outranked", source="x = 1", technique="wait", title="waits", lane="l1",
+                       summary="predicted 40.0 µs, 3 others were better (from 30.0 µs)")  # fmt: skip
+    text = planner_prompt(context(history=(*context().history, unsent)), Detail())
+    assert "waits [wait]: not timed on the device, may be planned again: " in text and "3 others were better" in text
+    assert "not timed on the device" not in planner_prompt(context(), Detail())
 
 
 FILES = Surroundings(
@@ -202,12 +202,12 @@ def test_what_a_kernel_imports_is_shown_itself_first_and_stays() -> None:
     assert shown.others == ("library/large.py",), "and what has no code is not worth a line"
     assert shown_files(FILES, KERNEL, 0).whole == ()
     in_package = context(task=replace(TASK, around=FILES))
-    planned = planner_prompt(in_package, "", Detail(neighbours=1000))
+    planned = planner_prompt(in_package, Detail(neighbours=1000))
     written = executor_prompt(in_package, PLAN, (), "", Detail(neighbours=1000))
     for prompt in (planned, written):
         assert "`library/checks.py`:\n```python\ndef check(x):" in prompt
-        assert "stands in its package as `library/core/silu.py`" in prompt and "These files stay as they are" in prompt
-        assert "(Left out to keep this prompt short: library/large.py.)" in prompt
+        assert "stands in its package as `library/core/silu.py`" in prompt and "they stay as they are" in prompt
+        assert "(Left out to keep this short: library/large.py.)" in prompt
     assert "library/" not in executor_prompt(context(), PLAN, (), "", Detail())
 
 
@@ -227,7 +227,7 @@ def test_two_profiles_are_told_apart_by_what_moved() -> None:
 def test_a_plan_says_which_of_what_is_known_it_follows() -> None:
     known = labelled(context())
     assert known == {"E1": WIN, "E2": REJECTION}
-    prompt = planner_prompt(context(), "", Detail())
+    prompt = planner_prompt(context(), Detail())
     assert "- E1: worked, 1.42x on rmsnorm" in prompt and "- E2: measured and rejected (0.80x) on bmm" in prompt
     assert followed({"follows": ["E2", "E9", "E1"]}, "retile", known) == (WIN.key,), "E2 warns, and E9 was not shown"
     assert followed({"follows": "E1"}, "retile", known) == (WIN.key,)

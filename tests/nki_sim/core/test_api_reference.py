@@ -7,7 +7,7 @@ import re
 import pytest
 
 from nki_sim.nki import isa, language
-from nki_sim.reference import api_reference
+from nki_sim.reference import api_reference, instruction_list
 
 KERNEL = """
 import nki
@@ -21,61 +21,51 @@ def kernel(a):
 
 
 def test_every_name_in_it_exists() -> None:
-    text = api_reference(KERNEL, "trn2")
+    text = api_reference(KERNEL, "trn2", also="activation, nc_matmul, nl.load, shared_identity_matrix")
     for name in set(re.findall(r"`nisa\.(\w+)", text)) | set(re.findall(r"### nisa\.(\w+)", text)):
         assert hasattr(isa, name), name
     for name in set(re.findall(r"`nl\.(\w+)", text)):
-        assert name == "tile_size" or hasattr(language, name), name
+        assert hasattr(language, name), name
 
 
-def test_every_instruction_is_named_and_trn3_ones_are_not() -> None:
+def test_every_instruction_that_may_be_planned_is_named_and_trn3_ones_are_not() -> None:
+    text = instruction_list("trn2")
+    for name in ("iota", "bn_stats", "topk", "dma_copy", "nc_matmul", "shared_identity_matrix", "silu", "ap"):
+        assert re.search(rf"\b{name}\b", text), name
+    assert "quantize_mx" not in text and "exponential" not in text and "register_load" not in text
+    assert all(hasattr(isa, name) for name in text.split("; their")[0].removeprefix("- `nisa`: ").split(", "))
+
+
+def test_what_a_plan_names_is_there_in_full_and_what_the_kernel_calls_in_a_line() -> None:
+    called, named = "- `nisa.range_select(", "### nisa.range_select("
     text = api_reference(KERNEL, "trn2")
-    (others,) = re.findall(r"## Other nisa instructions\n\n(.*)", text)
-    for name in ("iota", "bn_stats", "register_load", "sendrecv", "topk"):
-        assert re.search(rf"\b{name}\b", others)
-    assert "nisa.dma_copy(" in text and "nisa.nc_matmul(" in text
-    assert "quantize_mx" not in text and "exponential" not in text
-
-
-def test_what_the_kernel_calls_is_there_in_full() -> None:
-    heading = "### nisa.range_select("
-    assert heading in api_reference(KERNEL, "trn2")
-    assert heading not in api_reference("import nki", "trn2")
-    assert "### nisa.nc_matmul(" in api_reference("not python at all (", "trn2")
+    assert called in text and named not in text and "`nl.less(" not in text
+    assert named in api_reference(KERNEL, "trn2", also="with range_select")
+    assert "range_select" not in api_reference("import nki", "trn2")
+    assert "### nisa.nc_matmul(" in api_reference("not python at all (", "trn2", also="nc_matmul")
+    loads = KERNEL + "    x = nl.exp(nl.load(a)).reshape((1, 2))\n"
+    assert all(each in api_reference(loads, "trn2") for each in ("`nl.exp(", "`nl.load(", "`t.reshape("))
 
 
 def test_names_are_those_of_the_versions_it_is_for() -> None:
-    common, newest, oldest = (
-        api_reference("import nki", "trn2", *versions) for versions in ((), (("0.7",),), (("0.2", "0.3"),))
-    )
-    assert "# NKI 0.3 to 0.7: " in common and "# NKI 0.7: " in newest
-    for name in ("nl.tiles(", "scalar_load", "nl.fori_loop(", "int64"):
-        assert name in newest and name not in common and name not in oldest
+    common, newest, oldest = (instruction_list("trn2", *of) for of in ((), (("0.7",),), (("0.2", "0.3"),)))
+    assert "of NKI 0.7 " in api_reference("import nki", "trn2", ("0.7",))
+    for name in ("tiles", "fori_loop"):
+        assert re.search(rf"\b{name}\b", newest) and not re.search(rf"\b{name}\b", common + oldest)
     assert "affine_range" not in common + newest and "dynamic_range" not in common + newest
-    assert "affine_range(" in oldest and "dynamic_range(" in oldest
+    assert "affine_range" in oldest and "dynamic_range" in oldest
 
 
 @pytest.mark.parametrize(
     ("machine", "there", "not_there"),
     [
-        (
-            "trn1",
-            ["nisa.nc_matmul(", "none"],
-            ["range_select", "sendrecv", "hwdge", "double_row", "nc_matmul_mx", "_x4"],
-        ),
+        ("trn1", [], ["range_select", "sendrecv", "hwdge", "double_row", "nc_matmul_mx", "_x4"]),
         ("trn2", ["range_select(", "sendrecv(", "hwdge", "double_row: float8"], ["nc_matmul_mx", "rand2", "_x4"]),
-        (
-            "trn3",
-            [
-                "range_select(",
-                "### nisa.nc_matmul_mx\ntrn3 (NeuronCore-v4) only, not simulated",
-                "not simulated: float4",
-            ],
-            [],
-        ),
+        ("trn3", ["range_select(", "### nisa.nc_matmul_mx\ntrn3 (NeuronCore-v4) only, not simulated", "float4"], []),
     ],
 )
 def test_what_another_generation_has_is_left_out(machine: str, there: list[str], not_there: list[str]) -> None:
-    text = api_reference("import nki", machine, also="range_select, sendrecv, nc_matmul_mx or rand2")
+    named = api_reference("import nki", machine, also="nc_matmul, range_select, sendrecv, nc_matmul_mx or rand2")
+    text = instruction_list(machine) + named
     assert [name for name in there if name not in text] == []
     assert [name for name in not_there if name in text] == []
