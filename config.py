@@ -257,12 +257,19 @@ class TargetSettings(Group):
                 raise SettingsError(f"{name}: {twice[0]!r} is named twice")
 
 
-def by_role(given: Sequence[str]) -> dict[str, str]:
-    """The models that `role-models` names. Raises SettingsError."""
+def by_role(setting: str, given: Sequence[str]) -> dict[str, str]:
+    """What `role-models` or `effort` names for each role. Raises SettingsError."""
     found = dict(each.partition("=")[::2] for each in given)
-    if unknown := [role for role, model in found.items() if role not in ROLES or not model]:
-        raise SettingsError(f"role-models: {unknown[0]!r}: write ROLE=NAME, of {', '.join(ROLES)}")
+    if unknown := [role for role, value in found.items() if role not in ROLES or not value]:
+        raise SettingsError(f"{setting}: {unknown[0]!r}: write ROLE=NAME, of {', '.join(ROLES)}")
     return found
+
+
+def efforts(given: Sequence[str]) -> dict[str, str]:
+    """What `effort` says of each role. Raises SettingsError."""
+    if len(given) == 1 and "=" not in given[0]:
+        return dict.fromkeys(ROLES, given[0])
+    return by_role("effort", given)
 
 
 @dataclass(frozen=True)
@@ -288,6 +295,12 @@ class ModelSettings(Group):
         metavar="ROLE=NAME,...",
     )
     base_url: str | None = setting(None, "Server that speaks the provider's protocol, e.g. a local one.", metavar="URL")
+    effort: tuple[str, ...] = setting(
+        (),
+        "How much a model thinks, in its provider's words: high, or by role planner=high,executor=low. Without it: the "
+        "provider's default.",
+        metavar="[ROLE=]LEVEL,...",
+    )
     temperature: float | None = setting(None, "Sampling temperature. Without it: the provider's default.", legal=_WHOLE)
     reply_timeout_s: float = setting(
         600.0, "Seconds to wait for one whole reply.", name="reply-timeout", metavar="S", legal=_POSITIVE
@@ -315,7 +328,8 @@ class ModelSettings(Group):
                 raise SettingsError("base-url: it holds a password: leave it out, and put the key in the environment")
             if not re.match(r"https?://[^/]", self.base_url):
                 raise SettingsError(f"base-url: {self.base_url!r} is not an http:// or https:// address")
-        by_role(self.role_models)
+        by_role("role-models", self.role_models)
+        efforts(self.effort)
         for which in self.take_turns:
             self._check_needs("proposers", which.name, which.lacks)
         if not self.proposers and self.provider in registry.PROVIDERS:

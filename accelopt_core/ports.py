@@ -255,6 +255,10 @@ class ModelEmptyReply(ModelError):
     """The model answered with no text, repeatedly."""
 
 
+class ModelAllThought(ModelEmptyReply):
+    """The whole length that it was allowed went into thought: it is worth asking once more with more room."""
+
+
 class BudgetExhausted(ModelError):
     """The next call could exceed the budget; the run stops before it."""
 

@@ -94,7 +94,7 @@ class Proposing:
         if self.provider == SEVERAL:
             return self._taking_turns(ledger, menu)
         wanted = self.settings.model
-        role_models = {Role(role): model for role, model in config.by_role(wanted.role_models).items()}
+        role_models = {Role(role): model for role, model in config.by_role("role-models", wanted.role_models).items()}
         named = Named(self.provider, self.provider)
         models = self._models(named, replace(self._told(), model=wanted.model), ledger, role_models=role_models)
         return self._of_models(models, menu)
@@ -131,7 +131,9 @@ class Proposing:
 
     def _of_models(self, models: Mapping[Role, LanguageModel], menu: CatalogueMenu | None) -> Proposer:
         taught = self.parts.teaching(self.info, self.source, self._most_swept() >= 2)
-        told = replace(taught.settings, temperature=self.settings.model.temperature)
+        asked = self.settings.model
+        effort = {Role(role): level for role, level in config.efforts(asked.effort).items()}
+        told = replace(taught.settings, temperature=asked.temperature, effort=effort)
         return proposer_from_model(models, taught.api_reference, taught.instructions, told, datetime.date.today, menu)
 
     def _most_swept(self) -> int:

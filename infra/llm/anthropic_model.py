@@ -25,6 +25,7 @@ from infra.llm.retry import (
     Server,
     Transient,
     Trouble,
+    all_thought,
     fault_from_status,
     no_model_there,
     one_line,
@@ -141,6 +142,8 @@ class AnthropicModel:
                 )
                 overflow.usage = usage
                 raise overflow
+            if stop == "max_tokens":
+                raise all_thought(self.name, usage)
             raise Transient(Trouble.EMPTY, f"an empty reply (stop reason {stop})", usage=usage)
         return ModelReply(
             text=text,

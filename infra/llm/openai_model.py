@@ -21,6 +21,7 @@ from infra.llm.retry import (
     Server,
     Transient,
     Trouble,
+    all_thought,
     fault_from_status,
     is_page,
     no_model_there,
@@ -136,6 +137,8 @@ class OpenAIModel:
             error.usage = usage
             raise error
         if not text.strip():
+            if choice.finish_reason == "length":
+                raise all_thought(self.name, usage)
             raise Transient(Trouble.EMPTY, f"an empty reply (finish reason {choice.finish_reason})", usage=usage)
         return ModelReply(
             text=text, model=completion.model or self._model, usage=usage, truncated=choice.finish_reason == "length"

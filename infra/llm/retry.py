@@ -26,6 +26,7 @@ from urllib.parse import urlsplit, urlunsplit
 from accelopt_core.loop.events import Ending
 from accelopt_core.loop.steps import Stop
 from accelopt_core.ports import (
+    ModelAllThought,
     ModelBusy,
     ModelContextOverflow,
     ModelEmptyReply,
@@ -127,7 +128,7 @@ _ADVICE = {
     Trouble.BUSY: "wait, raise the account's limits, or choose another --model",
     Trouble.UNREACHABLE: "check the network and the base URL",
     Trouble.TIMEOUT: "raise the reply timeout, or choose a faster --model",
-    Trouble.EMPTY: "raise max_tokens (a reasoning model may have spent it all on thought), or choose another --model",
+    Trouble.EMPTY: "lower --effort, or choose another --model",
 }
 
 
@@ -217,6 +218,12 @@ def with_retries(attempt: Callable[[], ModelReply], *, where: str, patience: Pat
         else:
             return replace(reply, usage=spent + reply.usage)
     raise AssertionError("unreachable: the last attempt either returns or raises")
+
+
+def all_thought(where: str, usage: Usage) -> ModelAllThought:
+    error = ModelAllThought(f"{where}: no reply within its length limit, all of it thought: {_ADVICE[Trouble.EMPTY]}")
+    error.usage = usage
+    return error
 
 
 def _given_up(fault: Transient, where: str, attempts: int, spent: Usage) -> ModelError:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from accelopt_core.ports import LanguageModel, Message, ModelReply, ModelRequest, Role
+from accelopt_core.ports import LanguageModel, Message, ModelAllThought, ModelReply, ModelRequest, Role
 from infra.llm.ledger import Ledger
 from infra.llm.provider import ProviderSettings
 from infra.llm.recording import Exchange, RecordingModel
@@ -43,7 +43,7 @@ def models_for_roles(
             live: LanguageModel = build_model(provider, replace(settings, model=name))
             # The record comes first: a reply that was paid for is on disk before anything else can go wrong.
             live = ledger.wrap(RecordingModel(live, record, proposer=proposer), proposer)
-            by_name[name] = ContinuingModel(ReplayModel(own, live=live) if own else live)
+            by_name[name] = ContinuingModel(ReplayModel(own, live=live) if own else live, say=settings.patience.on_wait)
         models[role] = by_name[name]
     return models
 
@@ -58,22 +58,33 @@ _GO_ON = (
 _OPENING_FENCE = re.compile(r"\A\s*(?:`{3,}|~{3,})[A-Za-z0-9]*[ \t]*\n")
 
 
+LONGER = 2
+"""Times the length limit, for a reply that was all thought."""
+
+
 class ContinuingModel:
     """Asks for the rest, at most `most` times, and joins the parts; outermost of all wrappers.
 
-    A reply that is still cut off after that keeps `truncated`, and nothing is made up.
+    A reply that is still cut off after that keeps `truncated`, and nothing is made up. One that was all thought is
+    asked for once more, with more room.
     """
 
-    def __init__(self, model: LanguageModel, most: int = 2) -> None:
+    def __init__(self, model: LanguageModel, most: int = 2, say: Callable[[str], None] = lambda line: None) -> None:
         self._model = model
         self._most = most
+        self._say = say
 
     @property
     def name(self) -> str:
         return self._model.name
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        reply = self._model.complete(request)
+        try:
+            reply = self._model.complete(request)
+        except ModelAllThought as error:
+            request = replace(request, max_tokens=LONGER * request.max_tokens)
+            self._say(f"{error}; asked once more, with {request.max_tokens:,} tokens")
+            reply = self._model.complete(request)
         for _ in range(self._most):
             if not reply.truncated:
                 break

@@ -187,6 +187,7 @@ MISTAKES = [
     ("--warmup 3", None, {}, "warmup is no setting any more: its default served everybody"),
     ("", None, {"NKI_OPT_WARMUP": "3"}, "environment: NKI_OPT_WARMUP: warmup is no setting any more"),
     ("--planner-model x", None, {}, "write --role-models planner=NAME"),
+    ("--effort chef=high", None, {}, "--effort: 'chef': write ROLE=NAME"),
     ("--role-models chef=x", None, {}, "--role-models: 'chef': write ROLE=NAME"),
     # words
     ("runs x", None, {}, "'x' is one word too many"),

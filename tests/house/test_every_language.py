@@ -12,7 +12,7 @@ import config
 from accelopt_core.languages.names import MACHINES
 from accelopt_core.languages.plugin import GROUP, plugins
 from accelopt_core.languages.registry import language_of, languages
-from accelopt_core.model.prompting import PROMPTS, render
+from accelopt_core.model.prompting import PROMPTS, system_text
 from accelopt_core.ports import TargetInfo
 from infra.assembly.language_parts import PluginParts
 from infra.assembly.languages import parts_of
@@ -21,8 +21,7 @@ from infra.tasks.seed_index import seeds_of
 from infra.tasks.user_files import SHIPPED
 
 LANGUAGES = languages()
-FRAGMENTS = ("words.j2", "machine.j2", "mistakes.j2", "writing.j2", "techniques.j2", "profile_fields.txt")
-SYSTEMS = tuple(path.name for path in sorted(PROMPTS.glob("*_system.j2")))
+FRAGMENTS = ("words.j2", "machine.j2", "mistakes.j2", "techniques.j2", "profile_fields.txt")
 
 
 def test_each_says_who_it_is_and_how_its_files_are_told() -> None:
@@ -60,12 +59,10 @@ def test_models_are_taught_it_and_nothing_else(key: str) -> None:
     info = TargetInfo("a target", "f", False, language.machines[0])
     taught = parts_of(key).teaching(info, seeds_of(key)[0].kernel_source, False)
     assert taught.settings.language == key and taught.instructions and taught.api_reference("", "")
-    for template in SYSTEMS:
-        told = taught.settings
-        text = render(key, template, machine=told.machine, dialect=told.dialect, sweeps=False)
-        assert language.name in text and "{{" not in text
-        others = [other.name for other in LANGUAGES.values() if other is not language]
-        assert not [name for name in others if re.search(rf"\b{name}\b", text)], f"{key}: a word of another language"
+    text = system_text(taught.settings, taught.instructions)
+    assert language.name in text and "{{" not in text
+    others = [other.name for other in LANGUAGES.values() if other is not language]
+    assert not [name for name in others if re.search(rf"\b{name}\b", text)], f"{key}: a word of another language"
 
 
 @pytest.mark.parametrize("key", LANGUAGES)

@@ -10,6 +10,7 @@ import pytest
 
 from accelopt_core.ports import (
     Message,
+    ModelAllThought,
     ModelBusy,
     ModelEmptyReply,
     ModelError,
@@ -268,6 +269,23 @@ def test_a_reply_without_end_stays_marked_as_cut() -> None:
         model = ContinuingModel(build_model("anthropic", ProviderSettings("m", server.url, "k", 20.0)), most=2)
         assert model.complete(REQUEST).truncated
         assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai"])
+def test_a_reply_that_is_all_thought_is_asked_for_once_more_with_more_room(provider: str) -> None:
+    thought = Says("", stop="max_tokens", thinking="hm, " * 9, output_tokens=50)
+    said: list[str] = []
+    for script, limits in (([thought, "so be it"], [16_000, 32_000]), ([thought, thought], [16_000, 32_000])):
+        with WireServer(script) as server:
+            url = server.url if provider == "anthropic" else server.openai_url
+            model = ContinuingModel(build_model(provider, ProviderSettings("m", url, "k", 20.0)), say=said.append)
+            if script[1] is thought:
+                with pytest.raises(ModelAllThought, match="all of it thought: lower --effort"):
+                    model.complete(REQUEST)
+            else:
+                assert model.complete(REQUEST).text == "so be it"
+            assert [seen.body["max_tokens"] for seen in server.requests] == limits
+    assert len(said) == 2 and said[0].endswith("asked once more, with 32,000 tokens")
 
 
 def test_a_resumed_run_pays_only_for_what_it_had_not_asked_yet(tmp_path: Path) -> None:

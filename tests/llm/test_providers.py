@@ -96,11 +96,16 @@ def test_openai_gets_the_system_text_as_a_message_and_needs_no_key_for_a_local_s
 
 
 @BOTH
-def test_temperature_is_passed_on_when_set(provider: str) -> None:
-    warm = ModelRequest(Role.EXECUTOR, "s", (Message("user", "u"),), temperature=0.25)
+def test_temperature_and_effort_are_passed_on_when_set(provider: str) -> None:
+    warm = ModelRequest(Role.EXECUTOR, "s", (Message("user", "u"),), temperature=0.25, effort="high")
     with WireServer(["fine"]) as server:
         connect(provider, server, Clockwork()).complete(warm)
-    assert server.requests[0].body["temperature"] == 0.25
+    body = server.requests[0].body
+    assert body["temperature"] == 0.25
+    if provider == "anthropic":
+        assert (body["thinking"], body["output_config"]) == ({"type": "adaptive"}, {"effort": "high"})
+    else:
+        assert body["reasoning_effort"] == "high"
 
 
 RECOVERS = {

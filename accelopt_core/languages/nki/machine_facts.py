@@ -50,13 +50,9 @@ class MachineFacts:
     dma_poor_row_bytes: int
     """Rows of this length spend half the time on overhead ..."""
     dma_good_row_bytes: int
-    """... of this length a ninth ..."""
-    dma_full_row_bytes: int
-    """... and of this length a seventeenth."""
+    """... and of this length a ninth."""
     tensor_min_cycles: int
     fp32_transpose_passes: int
-    tensor_ready_us: float
-    """*_ready_us: from the end of an instruction to a reader on another engine."""
     vector_fixed_cycles: int
     """*_fixed_cycles: of every instruction, beside its elements."""
     vector_copy_speedup: float
@@ -68,10 +64,8 @@ class MachineFacts:
     """Always, and not only in Vector's performance modes."""
     vector_scalar_share_psum: bool
     scalar_fixed_cycles: int
-    scalar_ready_us: float
     scalar_function_ready_us: float
     gpsimd_fixed_cycles: int
-    gpsimd_ghz: float
     partitions_per_dma_engine: int
     dma_row_ns: float
     dma_engine_gb_per_s: float
@@ -115,10 +109,8 @@ def machine_facts(machine: Machine) -> MachineFacts:
         dma_latency_us=round(machine.dma_latency_ns / 1e3, 1),
         dma_poor_row_bytes=_power_of_two(row_bytes),
         dma_good_row_bytes=_power_of_two(8 * row_bytes),
-        dma_full_row_bytes=_power_of_two(16 * row_bytes),
         tensor_min_cycles=machine.tensor_min_cycles,
         fp32_transpose_passes=machine.tensor_fp32_transpose_passes,
-        tensor_ready_us=round(machine.tensor_latency_ns / 1e3, 2),
         vector_fixed_cycles=round(machine.vector_issue_cycles),
         vector_copy_speedup=machine.vector_perf_copy_32bit,
         vector_ready_us=round(machine.vector_latency_ns / 1e3, 2),
@@ -126,10 +118,8 @@ def machine_facts(machine: Machine) -> MachineFacts:
         vector_gpsimd_take_turns=machine.vector_gpsimd_share_port == "always",
         vector_scalar_share_psum=machine.vector_scalar_share_psum,
         scalar_fixed_cycles=round(machine.scalar_issue_cycles),
-        scalar_ready_us=round(machine.scalar_latency_ns / 1e3, 2),
         scalar_function_ready_us=round(machine.scalar_function_latency_ns / 1e3, 2),
         gpsimd_fixed_cycles=round(machine.gpsimd_issue_cycles + machine.rates["tensor_tensor@gpsimd"].fixed),
-        gpsimd_ghz=machine.gpsimd_clock_ghz,
         partitions_per_dma_engine=machine.partitions_per_dma_engine,
         dma_row_ns=machine.dma_row_ns,
         dma_engine_gb_per_s=machine.dma_engine_bytes_per_ns,

@@ -7,10 +7,11 @@ import math
 import pytest
 
 from accelopt_core.judging.plausibility import contradiction
-from accelopt_core.model.prompting import render
+from accelopt_core.model.prompting import PromptSettings, system_text
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from accelopt_core.toolchain import Facts
 from infra.tasks.seed_index import seeds_of
+from nki_optimizer_triton.language.api import instruction_list
 from nki_optimizer_triton.language.gpu_model import GpuModel
 from nki_optimizer_triton.language.gpus import CAPABILITIES, GPUS, Gpu, gpu_of_device
 from nki_optimizer_triton.language.language import TRITON
@@ -63,12 +64,10 @@ def test_a_kernel_runs_on_one_gpu() -> None:
         H100.of_cores(2)
 
 
-@pytest.mark.parametrize("template", ["planner_system.j2", "executor_system.j2", "summarizer_system.j2",
-                                      "reflexion_system.j2"])  # fmt: skip
 @pytest.mark.parametrize("facts", [gpu_facts(GPUS["a100"]), gpu_facts(UNKNOWN.gpu), GpuFacts("nvidia-x")],
                          ids=["listed", "without peaks", "a name"])  # fmt: skip
-def test_prompts_are_of_this_machine_and_of_no_other(template: str, facts: GpuFacts) -> None:
-    text = render("triton", template, machine=facts, dialect=None, sweeps=False)
+def test_prompts_are_of_this_machine_and_of_no_other(facts: GpuFacts) -> None:
+    text = system_text(PromptSettings("triton", facts), instruction_list())
     assert facts.name in text and "{{" not in text and "{%" not in text
     assert not [word for word in ("NKI", "Trainium", "SBUF", "PSUM", "H100") if word in text]
     assert "None" not in text.replace("x[:, None]", "")
