@@ -53,10 +53,10 @@ class Detail:
     attempts: int = 12
     reflexions: int = 3
     lessons: int = 8
-    hot_lines: int = 8
-    idle: int = 4
-    gaps: int = 6
-    fields: int = 12
+    hot_lines: int = 6
+    idle: int = 3
+    gaps: int = 5
+    fields: int = 8
     changes: int = 12
     """Of the profile."""
     api_reference: int = 60_000
@@ -325,9 +325,8 @@ def _has_code(text: str) -> bool:
 
 
 PRECISION_TEXT = {
-    PrecisionPolicy.FLOAT32_FAITHFUL: "float32-faithful: every product and sum in fp32; rounding a result to bf16, "
-    "fp16 or fp8 and computing with it is counted as wrong even if the result passes; arguments and outputs of such "
-    "types are loaded and stored as they are",
+    PrecisionPolicy.FLOAT32_FAITHFUL: "float32-faithful: every product and sum in fp32; computing with a result rounded "
+    "to bf16, fp16 or fp8 counts as wrong even if it passes; arguments and outputs of such types stay as they are",
     PrecisionPolicy.BF16_ALLOWED: "bf16-allowed: operands may be bf16 where the tolerance holds; accumulate in fp32",
     PrecisionPolicy.FP8_ALLOWED: "fp8-allowed: operands may be fp8 or bf16 where the tolerance holds; accumulate in "
     "fp32",
