@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import pytest
 
@@ -26,6 +28,7 @@ from ka_extensions.error_patterns import RecurringError
 from ka_extensions.idea_bans import Ban
 from ka_extensions.reflexion import Diagnosis
 from nki_sim.machine import machine
+from nki_sim.reference import api_reference, instruction_list
 from tests.attempts import attempted
 from tests.llm.scenes import BETTER, KERNEL, PLAN, context, measured
 from tests.llm.wire_server import HttpFault, Says, Script, SeenRequest, WireServer
@@ -93,6 +96,27 @@ def test_what_all_roles_and_rounds_share_comes_first_and_is_marked_for_the_cache
     assert marked == [plan, write, plan, plan]
     texts = [[block["text"] for block in each] for each in blocks]
     assert texts[0][:2] == texts[1][:2] == texts[2][:2] and texts[0][0] == texts[3][0] != texts[3][1]
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai"])
+def test_most_of_what_a_later_round_sends_was_at_the_beginning_of_the_call_before(provider: str) -> None:
+    later = context(round=5, parent=Candidate("c4", BETTER), parent_result=measured(320.0))
+    with WireServer([GOOD_PLAN, f"```python\n{BETTER}```", GOOD_SUMMARY, GOOD_PLAN, f"```python\n{KERNEL}\nX = 2\n```",
+                     GOOD_REVIEW]) as server:  # fmt: skip
+        url = server.url if provider == "anthropic" else server.openai_url
+        model = build_model(provider, ProviderSettings("test-model", url, "test-key", 20.0))
+        api, guide = (lambda source, also: api_reference(source, "trn2", also=also)), instruction_list("trn2")
+        settings = PromptSettings("nki", TRN2_FACTS, Dialect())
+        proposer = proposer_from_model({role: model for role in Role}, api, guide, settings)
+        for scene in (context(), later):
+            proposer.planner.plan(scene)
+            proposer.executor.execute(scene, PLAN, ())
+            if scene is not later:
+                proposer.summarizer.summarize(scene, *WON)
+            proposer.reflector.reflect(scene, *WON)
+    texts = [seen.system + seen.last_user_message for seen in server.requests]
+    shared = [len(os.path.commonprefix(pair)) for pair in pairwise(texts)][2:]
+    assert sum(shared) >= 0.7 * sum(map(len, texts[3:]))
 
 
 def test_a_malformed_plan_is_asked_for_once_more_with_the_complaint() -> None:
