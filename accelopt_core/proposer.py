@@ -87,6 +87,8 @@ class RoundContext:
     """For who looks back on a round: its tries that failed before the kernel at hand, oldest first."""
     planned: tuple[Plan, ...] = ()
     """What is being tried side by side in this very round: the next plan must be another one."""
+    wanted: int = 1
+    """Plans that the round still takes from this parent, the next one among them: one answer may bring all."""
     sample: int = 1
     """Which of `samples` kernels is to be written from the plan, each without knowing of the others."""
     samples: int = 1

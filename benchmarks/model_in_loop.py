@@ -52,7 +52,9 @@ def run(folder: Path, arm: str, tasks: Sequence[str], rounds: int, flags: Sequen
     for task in tasks:
         name, _, files = task.partition("=")
         kernel, _, reference = files.partition(":")
-        begin: tuple[str, ...] = ("--kernel", kernel, "--problem", reference) if files else ("--task", name, "--preset", "small")
+        begin: tuple[str, ...] = (
+            ("--kernel", kernel, "--problem", reference) if files else ("--task", name, "--preset", "small")
+        )
         begin = (*begin, "--run-id", name, "--rounds", str(rounds), "--patience", str(rounds))
         if (own / "runs" / name / "manifest.json").exists():
             begin = ("--resume", name)

@@ -371,12 +371,12 @@ class Loop:
         plans = tuple(lane.plan for lane in lanes if lane.plan is not None)
         nothing: NothingToPlan | None = None
         for start, count, only_if_none in self._starts(context):
-            for _ in range(0 if only_if_none and len(lanes) > mended else count):
+            for wanted in range(0 if only_if_none and len(lanes) > mended else count, 0, -1):
                 if len(lanes) == len(names):
                     break
                 place, *beside = (Place(number, name) for name in names[len(lanes) :][: settings.samples])
                 self._steps.begin(place, Step.PLAN)
-                known = replace(start, planned=plans) if plans else start
+                known = replace(start, planned=plans, wanted=wanted)
                 began, asked = time.monotonic(), ""
                 try:
                     plan = self._proposer.planner.plan(known)

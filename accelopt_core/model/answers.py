@@ -11,6 +11,9 @@ from typing import Any
 
 from accelopt_core.model.extraction import fenced_blocks, strip_thought
 
+Answer = dict[str, Any]
+"""A JSON object as a model wrote it."""
+
 _LONGEST_OBJECT = 100_000
 _MOST_UNCLOSED = 20
 _OPENING = re.compile(r"\{|\[\s*\{")
@@ -26,8 +29,14 @@ class MalformedAnswer(Exception):
     """The answer cannot be used; the text is the complaint that goes back to the model."""
 
 
-def read_object(reply: str, *, required: str) -> dict[str, Any]:
-    """The last JSON object of the reply that holds the field `required`.
+def read_object(reply: str, *, required: str) -> Answer:
+    """The last JSON object of the reply that holds the field `required`. Raises MalformedAnswer."""
+    return read_objects(reply, required=required, most=1)[-1]
+
+
+def read_objects(reply: str, *, required: str, most: int) -> list[Answer]:
+    """The JSON objects of the reply that hold the field `required`, the last `most` of them, in one list or by
+    themselves; where one is asked for, a list of several is none.
 
     Forgives prose, fences, comments, trailing commas, single quotes and raw newlines in strings.
     Raises MalformedAnswer.
@@ -35,20 +44,19 @@ def read_object(reply: str, *, required: str) -> dict[str, Any]:
     text = strip_thought(reply)
     if not text.strip():
         raise MalformedAnswer("the answer is empty; answer with one JSON object")
-    found: dict[str, Any] | None = None
+    found: list[Answer] = []
     other: Any = None
     for piece in _pieces(text):
         value = _parse(piece)
-        if isinstance(value, list) and len(value) == 1:
-            value = value[0]
-        if isinstance(value, dict) and required in value:
-            found = value
-        elif value is not None:
+        values = value if isinstance(value, list) and (most > 1 or len(value) == 1) else [value]
+        usable = [each for each in values if isinstance(each, dict) and required in each]
+        found += usable
+        if not usable and value is not None:
             other = value
-        if found is not None and piece.lstrip().startswith("["):
+        if found and piece.lstrip().startswith("["):
             break
-    if found is not None:
-        return found
+    if found:
+        return found[-most:]
     if isinstance(other, list) and len([item for item in other if isinstance(item, dict)]) > 1:
         raise MalformedAnswer(f"the answer is a list of {len(other)} objects; answer with exactly one JSON object")
     if isinstance(other, dict):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from accelopt_core.candidate import Plan
 from accelopt_core.evaluation import Bottleneck
-from accelopt_core.model.answers import MalformedAnswer, microseconds_field, read_object, text_field
+from accelopt_core.model.answers import Answer, MalformedAnswer, microseconds_field, read_objects, text_field
 from accelopt_core.model.menu import Menu, Offers
 from accelopt_core.model.prompting import Detail, PromptSettings, ask_for_object, role_prompt
 from accelopt_core.optimization_memory import Experience
@@ -41,17 +42,31 @@ class ModelPlanner:
         self._system = system
         self._settings = settings
         self._menu = menu
+        self._spare: tuple[tuple[int, str], list[Answer]] = (0, ""), []
+        """Further plans of the last answer, for the same round and parent."""
 
     def plan(self, context: RoundContext) -> Plan:
         """One plan. Raises UnusablePlan after two malformed answers, or a ModelError."""
+        of, spare = self._spare
+        here = context.round, context.parent.id
+        while of == here and spare:
+            with suppress(MalformedAnswer):
+                return _plan_of(spare.pop(0), context, self._menu)
         offers = self._menu.offers(context) if self._menu is not None else None
+
+        def read(reply: str) -> Plan:
+            first, *more = read_objects(reply, required="title", most=context.wanted)
+            plan = _plan_of(first, context, self._menu)
+            self._spare = here, more
+            return plan
+
         try:
             return ask_for_object(
                 self._model,
                 Role.PLANNER,
                 self._system,
                 lambda detail: planner_prompt(context, detail, offers),
-                _plan_reader(context, self._menu),
+                read,
                 self._settings,
             )
         except MalformedAnswer as complaint:
@@ -132,27 +147,20 @@ def described_plan(answer: Mapping[str, Any], plan_id: str, longest_gain_us: flo
     )
 
 
-def _plan_reader(context: RoundContext, menu: Menu | None) -> Callable[[str], Plan]:
+def _plan_of(answer: Answer, context: RoundContext, menu: Menu | None) -> Plan:
+    """Raises MalformedAnswer with the complaint for the model."""
     plan_id = f"plan-{context.round:03d}"
-    latency_us = context.parent_result.latency_us
-    banned = {ban.technique: ban for ban in context.banned}
-    known = labelled(context)
-
-    def read(reply: str) -> Plan:
-        answer = read_object(reply, required="title")
-        if menu is not None and answer.get("tool") not in (None, ""):
-            plan = menu.tool_plan(answer, context, plan_id)
-        else:
-            plan = described_plan(answer, plan_id, latency_us)
-        if plan.technique in banned:
-            ban = banned[plan.technique]
+    if menu is not None and answer.get("tool") not in (None, ""):
+        plan = menu.tool_plan(answer, context, plan_id)
+    else:
+        plan = described_plan(answer, plan_id, context.parent_result.latency_us)
+    for ban in context.banned:
+        if ban.technique == plan.technique:
             raise MalformedAnswer(
                 f"the technique {plan.technique} is not allowed until round {ban.last_round + 1}, {ban.reason}: plan "
                 "another change, attacking another cause"
             )
-        return replace(plan, follows=followed(answer, plan.technique, known))
-
-    return read
+    return replace(plan, follows=followed(answer, plan.technique, labelled(context)))
 
 
 def _technique(text: str) -> str:

@@ -325,8 +325,8 @@ def _has_code(text: str) -> bool:
 
 
 PRECISION_TEXT = {
-    PrecisionPolicy.FLOAT32_FAITHFUL: "float32-faithful: every product and sum in fp32; computing with a result rounded "
-    "to bf16, fp16 or fp8 counts as wrong even if it passes; arguments and outputs of such types stay as they are",
+    PrecisionPolicy.FLOAT32_FAITHFUL: "float32-faithful: every product and sum in fp32; computing with a rounded result "
+    "(bf16, fp16, fp8) counts as wrong even if it passes; arguments and outputs of such types stay as they are",
     PrecisionPolicy.BF16_ALLOWED: "bf16-allowed: operands may be bf16 where the tolerance holds; accumulate in fp32",
     PrecisionPolicy.FP8_ALLOWED: "fp8-allowed: operands may be fp8 or bf16 where the tolerance holds; accumulate in "
     "fp32",

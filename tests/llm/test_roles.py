@@ -131,6 +131,20 @@ def test_a_malformed_plan_is_asked_for_once_more_with_the_complaint() -> None:
         assert len(given.requests) == 2
 
 
+def test_one_answer_may_bring_all_plans_of_a_round() -> None:
+    other = json.loads(GOOD_PLAN) | {"technique": "widen-rows", "title": "Load two tiles"}
+    unusable = other | {"bottleneck": "slow"}
+    several = json.dumps([json.loads(GOOD_PLAN), unusable, other])
+    with stage([f"```json\n{several}\n```", GOOD_PLAN]) as given:
+        first = given.proposer.planner.plan(context(wanted=3))
+        second = given.proposer.planner.plan(context(wanted=2, planned=(first,)))
+        assert (first.title, second.title, len(given.requests)) == ("Load the scale once", "Load two tiles", 1)
+        assert given.proposer.planner.plan(context(wanted=1, planned=(first, second))).title == first.title
+        assert len(given.requests) == 2, "what was left was of no use"
+    asked = [seen.last_user_message for seen in given.requests]
+    assert "one JSON list of 3 such objects" in asked[0] and "exactly one JSON object" in asked[1]
+
+
 def test_a_banned_technique_is_named_in_the_prompt_and_asked_again_once() -> None:
     ban = Ban("hoist-invariant-load", 3, 9, "no improvement in 3 rounds in a row (incorrect)")
     other = GOOD_PLAN.replace("hoist-invariant-load", "widen-dma-rows")
