@@ -122,15 +122,6 @@ class EngineTime:
     """(for what, µs), longest first."""
 
 
-@dataclass(frozen=True)
-class Field:
-    """One line of the profiler summary, formatted."""
-
-    name: str
-    text: str
-    meaning: str
-
-
 def render(language: str, template: str, **values: object) -> str:
     """With the fragments of that language (`Language.key`).
 
@@ -234,11 +225,9 @@ def ask_for_object(
     return read(model.complete(again).text)
 
 
-def profile_fields(language: str, profile: Profile, most: int) -> list[Field]:
-    """The profile's fields that prompts show, in the order of the language's `profile_fields.txt`."""
-    shown = [Field(name, _formatted(value, unit), meaning) for name, value, unit, meaning in _listed(language, profile)
-             if value]  # fmt: skip
-    return shown[:most]
+def profile_fields(language: str, profile: Profile, most: int) -> list[str]:
+    """What prompts show of the profile, `name value` each, in the order of the language's `profile_fields.txt`."""
+    return [f"{name} {_formatted(value, unit)}" for name, value, unit in _listed(language, profile) if value][:most]
 
 
 def engine_times(profile: Profile) -> list[EngineTime]:
@@ -285,7 +274,7 @@ def profile_changes(language: str, before: Profile, after: Profile) -> list[Prof
         engines = [(f"{e.name} busy", e.busy_us) for e in engine_times(profile)]
         gaps = [(f"gap: {gap.name}", gap.cost_us) for gap in profile.gaps]
         shown = [(what, us, microseconds(us)) for what, us in (*engines, *gaps)]
-        shown += [(name, value, _formatted(value, unit)) for name, value, unit, _ in _listed(language, profile)]
+        shown += [(name, value, _formatted(value, unit)) for name, value, unit in _listed(language, profile)]
         for what, value, text in shown:
             values.setdefault(what, [None, None])[at] = value, text
     return [
@@ -325,8 +314,8 @@ def _has_code(text: str) -> bool:
 
 
 PRECISION_TEXT = {
-    PrecisionPolicy.FLOAT32_FAITHFUL: "float32-faithful: every product and sum in fp32; computing with a rounded result "
-    "(bf16, fp16, fp8) counts as wrong even if it passes; arguments and outputs of such types stay as they are",
+    PrecisionPolicy.FLOAT32_FAITHFUL: "float32-faithful: every product and sum in fp32; rounded results in between "
+    "(bf16, fp16, fp8) count as wrong even where they pass; arguments and outputs of such types stay as they are",
     PrecisionPolicy.BF16_ALLOWED: "bf16-allowed: operands may be bf16 where the tolerance holds; accumulate in fp32",
     PrecisionPolicy.FP8_ALLOWED: "fp8-allowed: operands may be fp8 or bf16 where the tolerance holds; accumulate in "
     "fp32",
@@ -422,23 +411,21 @@ def top(text: str, longest: int) -> str:
     return f"{kept}\n... ({missing} more lines)"
 
 
-def _listed(language: str, profile: Profile) -> Iterator[tuple[str, float, str, str]]:
-    """(name, value, unit, meaning) of the listed fields that the profile has; `*.x` is every one that ends so."""
-    for listed, unit, meaning in _field_list(language):
+def _listed(language: str, profile: Profile) -> Iterator[tuple[str, float, str]]:
+    """(name, value, unit) of the listed fields that the profile has; `*.x` is every one that ends so."""
+    for listed, unit in _field_list(language):
         names = [listed]
         if listed.startswith("*."):
             names = [name for name in profile.fields if name.endswith(listed[1:])]
-        yield from ((name, profile.fields[name], unit, meaning) for name in names if name in profile.fields)
+        yield from ((name, profile.fields[name], unit) for name in names if name in profile.fields)
 
 
 @cache
-def _field_list(language: str) -> tuple[tuple[str, str, str], ...]:
-    rows: list[tuple[str, str, str]] = []
-    for line in (_fragments(language) / "profile_fields.txt").read_text(encoding="utf-8").splitlines():
-        if line.strip() and not line.startswith("#"):
-            name, unit, meaning = (part.strip() for part in line.split("|", 2))
-            rows.append((name, unit, meaning))
-    return tuple(rows)
+def _field_list(language: str) -> tuple[tuple[str, str], ...]:
+    """The third column of the file is for its readers."""
+    text = (_fragments(language) / "profile_fields.txt").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return tuple((name.strip(), unit.strip()) for name, unit, _ in rows)
 
 
 def _formatted(value: float, unit: str) -> str:
