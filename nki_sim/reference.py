@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -40,8 +40,8 @@ _METHODS = ("reshape", "permute", "broadcast", "expand_dim", "squeeze_dim", "res
 
 
 def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = COMMON, also: str = "") -> str:
-    """Markdown for who changes one kernel by a plan: the calls that `also` (the plan) names in full, those that the
-    kernel makes in a line each.
+    """Markdown for who changes one kernel by a plan: the calls that `also` (the plan) names; where it names none, those
+    that the kernel makes.
 
     `machine`: a key of `nki_sim.machine.MACHINES`. `versions`: of NKI; what one of them lacks or deprecates is left
     out, unless the kernel uses it. Raises KeyError for an unknown machine, and ValueError for an NKI version that the
@@ -51,22 +51,20 @@ def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = CO
     for version in versions:
         if version not in VERSIONS:
             raise ValueError(f"NKI version {version!r}: one of {', '.join(VERSIONS)}")
-    used = _names_in(kernel_source)
+    used = _used_names(kernel_source)
     functions = {
         name: function
         for name, function in _isa_functions(core).items()
         if f"nki.isa.{name}" in used or current_in(f"nki.isa.{name}", versions)
     }
-    named, called = set(re.findall(r"\w+", also)), _names_in(kernel_source, called=True)
-    full = {name: each for name, each in functions.items() if name in named}
-    brief = {name: each for name, each in functions.items() if f"nki.isa.{name}" in used and name not in named}
+    named = set(re.findall(r"\w+", also))
+    told = [name for name in functions if name in named] or [n for n in functions if f"nki.isa.{n}" in used]
     views = {name: getattr(NkiTensor, name) for name in _METHODS if name in named or f".{name}(" in kernel_source}
     parts = [
         f"## API of {nki_text(versions)} that this takes",
-        *[f"### nisa.{name}{_signature(each)}\n{_text(each, core)}" for name, each in full.items()],
-        _one_line_each("nisa.", brief, core),
-        *_language(called, named, core, versions),
-        _one_line_each("t.", views, core),
+        *[f"### nisa.{name}{_signature(functions[name])}\n{_text(functions[name], core)}" for name in told],
+        *_language(named, core, versions),
+        *[f"- `t.{name}{_signature(each)}` {_first_line(each, core)}".rstrip() for name, each in views.items()],
     ]
     findings = sorted(
         {finding for version in versions for finding in check_source(kernel_source, version)},
@@ -106,11 +104,6 @@ def instruction_list(machine: str, versions: Sequence[str] = COMMON) -> str:
     )
 
 
-def _one_line_each(of: str, functions: Mapping[str, Callable[..., Any]], core: Machine) -> str:
-    lines = [f"- `{of}{name}{_signature(each)}` {_first_line(each, core)}".rstrip() for name, each in functions.items()]
-    return "\n".join(lines)
-
-
 def _enum_members(core: Machine) -> str:
     absent = _absent_modes(core)
     return "; ".join(
@@ -125,15 +118,12 @@ def _absent_modes(core: Machine) -> set[tuple[str, str]]:
     return {mode for mode, since in MODES_SINCE.items() if since > core.neuron_core_version}
 
 
-def _names_in(kernel_source: str, *, called: bool = False) -> set[str]:
-    """Dotted names, or those that are called alone."""
+def _used_names(kernel_source: str) -> set[str]:
     try:
         source = KernelSource(ast.parse(kernel_source))
     except (SyntaxError, ValueError):  # the text is for repairing such a kernel too
         return set()
-    nodes = [node.func if isinstance(node, ast.Call) else node for node in ast.walk(source.tree)
-             if isinstance(node, ast.Call) or not called]  # fmt: skip
-    return {source.dotted(node) for node in nodes if isinstance(node, ast.Attribute)}
+    return {source.dotted(node) for node in ast.walk(source.tree) if isinstance(node, ast.Attribute)}
 
 
 def _isa_functions(core: Machine) -> dict[str, Callable[..., Any]]:
@@ -176,15 +166,11 @@ def _kinds(kind: type) -> list[tuple[str, Any]]:
     return [(name, value) for name in dir(language) if isinstance(value := getattr(language, name), kind)]
 
 
-def _language(called: set[str], named: set[str], core: Machine, versions: Sequence[str]) -> list[str]:
-    """A line for each `nl` function that is called, and the whole text of one that is named."""
+def _language(named: set[str], core: Machine, versions: Sequence[str]) -> list[str]:
+    """A line for each `nl` function that is named, beside the operators."""
     lines = []
-    for name in sorted(
-        {*dir(language), *OPS} - OP_TOKENS - {"annotations"} | {n for n in OPS if f"nki.language.{n}" in called}
-    ):
-        function = tile_function(name) if name in OPS else getattr(language, name)
-        wanted = name in named and current_in(f"nki.language.{name}", versions)
-        if inspect.isfunction(function) and (wanted or f"nki.language.{name}" in called):
-            text = _text(function, core) if wanted else _first_line(function, core)
-            lines.append(f"- `nl.{name}{_signature(function)}` {' '.join(text.split())}".rstrip())
+    for name in sorted(named - OP_TOKENS):
+        function = tile_function(name) if name in OPS else getattr(language, name, None)
+        if inspect.isfunction(function) and current_in(f"nki.language.{name}", versions):
+            lines.append(f"- `nl.{name}{_signature(function)}` {' '.join(_text(function, core).split())}".rstrip())
     return lines

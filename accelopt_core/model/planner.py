@@ -12,7 +12,7 @@ from accelopt_core.candidate import Plan
 from accelopt_core.evaluation import Bottleneck
 from accelopt_core.model.answers import Answer, MalformedAnswer, microseconds_field, read_objects, text_field
 from accelopt_core.model.menu import Menu, Offers
-from accelopt_core.model.prompting import Detail, PromptSettings, ask_for_object, role_prompt
+from accelopt_core.model.prompting import Detail, PromptSettings, ask_for_object, profile_fields, role_prompt
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.proposer import RoundContext, UnusablePlan
@@ -77,11 +77,15 @@ def planner_prompt(context: RoundContext, detail: Detail, offers: Offers | None 
     experiences = list(labelled(context).items())[: detail.experiences]
     attempts = context.history[-detail.attempts :]
     older = context.history[: len(context.history) - len(attempts)]
+    profile = context.parent_result.profile
     notes = {(note.round, note.plan_title): note for note in context.reflexions}
     return role_prompt(
         context,
         "planner.j2",
         detail,
+        profile=profile,
+        bounds=profile.bounds,
+        fields=profile_fields(context.language.key, profile, detail.fields),
         speedup=f"{context.baseline_us / context.best_result.latency_us:.2f}",
         wins=[(label, each, _is_in(context.parent.source, each.fast)) for label, each in experiences if each.is_win],
         rejections=[(label, each) for label, each in experiences if not each.is_win],

@@ -64,7 +64,7 @@ class Detail:
     """Of all files that the kernel imports."""
     feedback: int = 4_000
     last_try: int = 60_000
-    diff: int = 3_000
+    diff: int = 2_000
     words: int = 600
     """Of one summary, lesson or reason."""
     snippet: int = 600
@@ -76,7 +76,7 @@ LESS_AND_LESS: tuple[Detail, ...] = (
     Detail(experiences=3, snippet=0, attempts=6, lessons=5, hot_lines=5, gaps=4, api_reference=15_000,
            neighbours=12_000, feedback=2_000, last_try=20_000, words=400),
     Detail(reference=False, experiences=0, snippet=0, attempts=3, reflexions=2, lessons=3, hot_lines=5, idle=2, gaps=3,
-           fields=0, changes=6, api_reference=6_000, neighbours=0, feedback=1_000, last_try=8_000, diff=2_000,
+           fields=0, changes=6, api_reference=6_000, neighbours=0, feedback=1_000, last_try=8_000, diff=1_000,
            words=300),
 )  # fmt: skip
 """From everything to the least that still makes sense."""
@@ -148,21 +148,12 @@ def system_text(settings: PromptSettings, instructions: str) -> str:
 
 
 def role_prompt(context: RoundContext, template: str, detail: Detail, **values: object) -> str:
-    """A round's kernel as every role is shown it, then the template of one; MARK stands where a part ends that later
-    calls begin with."""
-    profile = context.parent_result.profile
+    """A round's problem and kernel as every role is shown them, then the template of one; MARK stands where a part
+    ends that later calls begin with."""
     shared = {"context": context, "detail": detail, "mark": MARK}
-    shown = render(
-        context.language.key,
-        "kernel.j2",
-        **shared,
-        task=context.task,
-        precision=precision_text(context.task),
-        profile=profile,
-        bounds=profile.bounds,
-        fields=profile_fields(context.language.key, profile, detail.fields),
-    )
-    return f"{shown}\n{render(context.language.key, template, **shared, **values)}"
+    language, task = context.language.key, context.task
+    shown = render(language, "kernel.j2", **shared, task=task, precision=precision_text(task))
+    return f"{shown}\n{render(language, template, **shared, **values)}"
 
 
 def ask(
