@@ -92,10 +92,10 @@ def test_what_all_roles_and_rounds_share_comes_first_and_is_marked_for_the_cache
     assert "Trainium2" in given.requests[0].system and INSTRUCTIONS in given.requests[0].system
     blocks = [seen.body["messages"][0]["content"] for seen in given.requests]
     marked = [["cache_control" in block for block in each] for each in blocks]
-    plan, write = [True, True, False], [True, True, True, False]
-    assert marked == [plan, write, plan, plan]
+    plan, after = [True, True, False], [True, True, True, False]
+    assert marked == [plan, after, after, plan]
     texts = [[block["text"] for block in each] for each in blocks]
-    assert texts[0][:2] == texts[1][:2] == texts[2][:2] and texts[0][0] == texts[3][0] != texts[3][1]
+    assert texts[0][:2] == texts[1][:2] and texts[1][:3] == texts[2][:3] and texts[0][0] == texts[3][0] != texts[3][1]
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai"])
@@ -160,15 +160,7 @@ def test_the_executor_is_shown_plan_kernel_api_and_policy() -> None:
     with stage([f"```python\n{BETTER}```"]) as given:
         assert given.proposer.executor.execute(context(), PLAN, ()) == BETTER
     prompt = given.requests[0].last_user_message
-    for shown in (
-        PLAN.title,
-        PLAN.rationale,
-        "18          nisa.tensor_scalar",
-        API,
-        "2e-05",
-        "float32-faithful",
-        "tails of odd sizes",
-    ):
+    for shown in (PLAN.title, PLAN.rationale, "18          nisa.tensor_scalar", API, "2e-05", "float32-faithful"):
         assert shown in prompt
 
 
@@ -241,7 +233,7 @@ def test_a_win_is_filed_and_reviewed_by_one_call_with_the_models_words_and_our_n
     assert note.diagnosis is Diagnosis.RIGHT and note.build_on == ("resident scale",)
     (request,) = given.requests
     prompt = request.last_user_message
-    assert "80.0 µs gained" in prompt and "Measured: 320.0 µs" in prompt and "expected 60.0 µs off 400.0 µs" in prompt
+    assert "80.0 µs gained" in prompt and "Measured: 320.0 µs" in prompt and "to save 60.0 µs of 400.0 µs" in prompt
     assert "+        nisa.activation(dst=y, op=nl.silu, data=t, scale=s)" in prompt
     shorter = json.dumps(REVIEW | ENTRY | {"slow": "for i: load(s)", "fast": "load(s)\nfor i: ..."})
     with stage([shorter]) as given:
