@@ -90,14 +90,14 @@ def instruction_list(machine: str, versions: Sequence[str] = COMMON) -> str:
                if current_in(f"nki.isa.{name}", versions) and not name.startswith(_NEVER_PLANNED)]  # fmt: skip
     functions = [name for name in dir(language) if inspect.isfunction(getattr(language, name)) and name[0] != "_"]
     functions = [n for n in functions if current_in(f"nki.language.{n}", versions) and not n.startswith(_NEVER_PLANNED)]
-    tokens = sorted(name for name in OP_TOKENS if not name.endswith("_dx"))
+    tokens = sorted(n for n in OP_TOKENS if not n.endswith("_dx") and not n.startswith(("bitwise_", "logical_")))
     has = [name for name, kind in _kinds(DType) if kind.since <= core.neuron_core_version and name != "bool_"]
     beyond = [name for name in has if getattr(language, name).since > SIMULATED_VERSION]
     return "\n".join(
         [
             f"- `nisa`: {', '.join(planned)}; their options: {_enum_members(core)}",
             f"- `nl` functions: {', '.join(functions)}",
-            f"- `nl` tokens for `op=`, functions of a tile too: {', '.join(tokens)}; derivatives: gelu_dx and the like",
+            f"- `nl` for `op=`, functions too: {', '.join(tokens)}; logical_, bitwise_, gelu_dx ...",
             f"- `nl` dtypes: {', '.join(has)}{f' (not simulated: {chr(44).join(beyond)})' if beyond else ''}; buffers: "
             f"{', '.join(name for name, _ in _kinds(MemoryRegion))}; views of a tensor: {', '.join(_METHODS)}",
         ]

@@ -28,6 +28,10 @@ _PYTHON_NAMES = frozenset({"python", "py", "python3", "nki"})
 _CODE_KEYS = ("code", "kernel", "source", "python", "file", "content")
 
 
+LINE_MARK = re.compile(r"[ \t]*#L\d+[ \t]*$", re.M)
+"""At the end of some lines of a kernel as prompts show it."""
+
+
 def extract_kernel(
     reply: str, *, bases: Sequence[str], truncated: bool = False, names: tuple[str, ...] = ENTRY_POINTS
 ) -> str:
@@ -37,7 +41,7 @@ def extract_kernel(
     `names`: what the kernel may be called.
     Raises UnusableReply with what is missing, worded as an instruction for the next try.
     """
-    text = strip_thought(reply)
+    text = LINE_MARK.sub("", strip_thought(reply))
     blocks = [block for block in fenced_blocks(text) if block[1].strip()]
     files = [code for _, code in blocks if defines_entry(code, names)]
     changed = [code for code in files if all(source_hash(code) != source_hash(base) for base in bases)]

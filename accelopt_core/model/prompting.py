@@ -64,7 +64,7 @@ class Detail:
     """Of all files that the kernel imports."""
     feedback: int = 4_000
     last_try: int = 60_000
-    diff: int = 2_000
+    diff: int = 1_500
     words: int = 600
     """Of one summary, lesson or reason."""
     snippet: int = 600
@@ -369,11 +369,10 @@ def _prompt_files(folder: Path) -> tuple[Path, ...]:
 
 
 def numbered(source: str) -> str:
-    lines = source.strip("\n").split("\n")
-    # Leading blank lines count: the numbers must be those of the file and of the profile.
-    skipped = len(source) - len(source.lstrip("\n"))
-    width = len(str(len(lines) + skipped))
-    return "\n".join(f"{number:>{width}}  {line}" for number, line in enumerate(lines, 1 + skipped))
+    """Every tenth line says which it is, as in `x = 1  #L10`: a number in each would be an eighth of a prompt. What a
+    reply repeats of them is taken out again (`extraction.LINE_MARK`)."""
+    lines = source.rstrip("\n").split("\n")
+    return "\n".join(line if number % 10 else f"{line}  #L{number}" for number, line in enumerate(lines, 1))
 
 
 def shortened(text: str, longest: int) -> str:

@@ -18,6 +18,7 @@ from accelopt_core.languages.nki.dialect import Dialect
 from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.languages.nki.machine_facts import machine_facts
 from accelopt_core.model.executor import executor_prompt
+from accelopt_core.model.extraction import LINE_MARK
 from accelopt_core.model.planner import followed, labelled, planner_prompt
 from accelopt_core.model.prompting import (
     PROMPTS,
@@ -159,7 +160,8 @@ def test_profile_fields_come_in_listed_order_with_units() -> None:
 
 
 def test_texts_are_cut_where_they_can_be_read_and_say_so() -> None:
-    assert numbered("\n\na\nb\n") == "3  a\n4  b" and numbered("a\n" * 11).splitlines()[0] == " 1  a"
+    lines = numbered("\n" * 8 + "a\nb\nc\n").splitlines()
+    assert lines[8:] == ["a", "b  #L10", "c"] and LINE_MARK.sub("", "\n".join(lines)) == "\n" * 8 + "a\nb\nc"
     assert shortened("short", 10) == "short"
     assert "[… 900 characters left out …]" in shortened("x" * 1000, 100)
     prose = "The load was on the way. Start it earlier, before the weights. Then the store is next."
