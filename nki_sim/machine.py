@@ -316,6 +316,11 @@ class Machine:
         """From a transfer's issue to what it moved being usable, beside its bytes: no kernel is without."""
         return self.dma_start_ns + self.dma_spread_ns + self.dma_completion_ns
 
+    @property
+    def cold_start_ns(self) -> float:
+        """What a cold Tensor engine loses at least: only until data arrive may products of zeros warm it."""
+        return max(0.0, self.throttle_window_ns - self.dma_latency_ns) * (1 - 1 / self.throttle_factor)
+
 
 # --- instruction rates ----------------------------------------------------------------------------
 

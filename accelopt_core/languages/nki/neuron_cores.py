@@ -47,6 +47,10 @@ class NeuronCores:
         return self.core.dma_latency_ns
 
     @property
+    def cold_start_ns(self) -> float:
+        return self.core.cold_start_ns
+
+    @property
     def dma_plain_issue_ns(self) -> float:
         return self.core.dma_plain_issue_ns / self.cores
 
