@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from nki_sim.machine import MACHINES, Machine
 from nki_sim.nki.language.ops import OP_TOKENS
+from nki_sim.timing.contested import CONTESTED
 from nki_sim.timing.cost import EVERY_TABLE, TABLES
 
 
@@ -34,6 +35,8 @@ class MachineFacts:
     table_load_us: float
     no_table: str
     """Functions of the Scalar engine that every table has, by commas."""
+    contested: str
+    """What a result must not rest on (`nki_sim.timing.contested`), by commas."""
     shared_tables: str
     """Pairs of functions that share a table, by commas."""
     dma_engines: int
@@ -100,6 +103,7 @@ def machine_facts(machine: Machine) -> MachineFacts:
         tflops_fp32=round(machine.matmul_fp32_flops_per_ns / 1e3),
         table_load_us=round(machine.activation_table_load_ns / 1e3, 1),
         no_table=", ".join(sorted(EVERY_TABLE & OP_TOKENS)),
+        contested=", ".join(what for what, _ in CONTESTED.values()),
         shared_tables=", ".join(f"{one} with {other}" for one, other in TABLES.items() if one in OP_TOKENS),
         dma_engines=machine.dma_engines,
         dma_gb_per_s=round(machine.dma_bytes_per_ns),
