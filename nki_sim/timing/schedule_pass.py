@@ -238,8 +238,8 @@ class _Walk:
         while True:
             place = walked(
                 place, order, self._ids, *self._program, is_cold, *self._machine, delays, start, issued, end, ready,
-                released, cause, booked, self._times, self._who, tails, low, high, gaps, self._slices, self._skips, self._each,
-                *queues, *opened, ns, counts,
+                released, cause, booked, self._times, self._who, tails, low, high, gaps, self._slices, self._skips,
+                self._each, *queues, *opened, ns, counts,
             )  # fmt: skip
             if place == rows:
                 break

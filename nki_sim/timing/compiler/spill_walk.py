@@ -28,7 +28,8 @@ ROWS, OPERANDS, BUFFERS, TURNS, TILES, FREE = range(6)
 
 @jit
 def largest_sum(first: Ints, last: Ints, sizes: Ints, rows: int) -> int:
-    """Of the sizes of what is live at once. By buffer: the first and the last row that touches it, -1 where none does."""
+    """The largest sum of the sizes of what is live at once. first, last: by buffer, the rows that touch it; `last` -1
+    where none does."""
     change = np.zeros(rows + 1, np.int64)
     for buffer in range(len(first)):
         if last[buffer] >= 0:

@@ -29,7 +29,8 @@ NOISE = 0.005
 ANOMALIES = {"added": {"bmm after steps": 0.035, "adamw after steps": 0.035}}
 """By relation, kernels that break it, by less than this: who takes rows one by one can do better for having more to do
 (Graham, 1966, Bounds for certain multiprocessing anomalies). Both are below what is taken for a tie. AdamW's is gone
-where Vector may always take its own order, too; but then token scoring is predicted 9.0 % off in the median, not 6.7."""
+where Vector may always take its own order, too; but then token scoring is predicted 9.0 % off in the median, not 6.7.
+"""
 MOVES = 6
 """Of each program, statements that change places with the next one, each alone."""
 ADDED = 6
