@@ -34,7 +34,7 @@ FITTED: Mapping[str, Constant] = {
     "dma_software_issue_ns": Constant(115.0, (50.0, 115.0, 180.0)),
     "dma_software_descriptor_ns": Constant(4.8, (3.6, 4.2, 4.8, 5.4)),
     "dma_software_start_ns": Constant(736.0, (300.0, 500.0, 736.0)),
-    "dma_hardware_start_ns": Constant(736.0, (200.0, 450.0, 736.0)),
+    "dma_hardware_start_ns": Constant(736.0, (50.0, 200.0, 450.0, 736.0)),
     "dma_prepared_issue_ns": Constant(60.0, (30.0, 60.0, 120.0)),
     "dma_unaligned_row_ns": Constant(0.0, (0.0, 6.0, 12.0, 18.0)),
     "dma_sustained": Constant(1.0, (0.91, 0.955, 1.0)),

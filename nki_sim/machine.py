@@ -163,7 +163,8 @@ class Machine:
     throttle_window_ns: float
     """Of work on all rows of the array that warms it up."""
     throttle_warming: float
-    """Share of the array's rows that has to be at work to warm it up at all: what is beyond it adds up."""
+    """Share of the array's rows that has to be at work to warm it up at all: what is beyond it adds up, and a pause
+    takes off as much as all of the rows add in that time."""
     throttle_utilization: float
     """Share of the array's rows that has to be at work while it is warm: what is lacking adds up."""
     throttle_lacking_ns: float
@@ -487,7 +488,7 @@ _TRN2_OWN: Table = {
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
     "throttle_window_ns": (4000.0, "Neuron Explorer guide: about 3 us; K010, K011: 3.5 us do not, 7 do", "fitted"),
-    "throttle_warming": (0.75, "K007-K010: work on half of the rows does not; any from 0.6 to 0.9 does", "prior"),
+    "throttle_warming": (0.75, "K007-K010: work on half of the rows does not; N034, N038: 0.6 of the time", "fitted"),
     "throttle_utilization": (0.505, "Neuron Explorer guide: 50 %; K011-K013: 1.5 us are lacking after 300", "fitted"),
     "throttle_lacking_ns": (1500.0, "Neuron Explorer guide: less than 50 % of about 3 us", "documented"),
     "vector_clock_ghz": (0.96, _ARCH2, "documented"),
@@ -526,7 +527,7 @@ _TRN2_OWN: Table = {
     "dma_start_ns": (736.0, "M05 less M04 and completion", "fitted"),
     "dma_spread_ns": (333.0, "M04: 468 ns for 2 KiB per engine, less the rows", "fitted"),
     "dma_completion_ns": (300.0, "NKI DMA overview, completion to consumer", "measured"),
-    "dma_hardware_start_ns": (200.0, "N004, N005, N014, N015: 1.6 us less than with software", "fitted"),
+    "dma_hardware_start_ns": (50.0, "N004, N005, N014, N015: 1.6 us less than with software", "fitted"),
     "dma_software_start_ns": (500.0, "L001-L004, Q067-Q090", "fitted"),
     "dma_prepared_issue_ns": (60.0, "K025: 8,192 transfers of 512-byte rows in 1.4 ms on two queues", "fitted"),
     "dma_hardware_issue_ns": (600.0, _ARCH2 + ": about 600 ns", "documented"),

@@ -205,12 +205,14 @@ class _Walk:
             slice_ns, machine.tensor_runs_ahead,
         )  # fmt: skip
         self._banks, self._engines, self.slice_ns = machine.psum_banks, machine.dma_engines, slice_ns
-        self._sizes = len(regions), len(prices.beside.starts) - 1, len(waits.members.starts) - 1
+        self._sizes = len(prices.beside.starts) - 1, len(waits.members.starts) - 1
         moves = [(price.busy_ns, price.transfer) for price in costs if price.transfer is not None]
         self._longest_ns = max((ns + move.start_ns + 2.0 * move.engine_ns for ns, move in moves), default=0.0)
         self._held_until = float(held_ns.max(initial=0.0))
         self._apart = any(move.last_engine - move.first_engine + 1 != machine.dma_engines for _, move in moves)
-        self._slices, self._skips, self._each = self._booked(int(1.25 * bound_ns / slice_ns) + 2 * SLICES_AHEAD)
+        self._slices, self._skips, self._each = self._booked(int(2.0 * bound_ns / slice_ns) + 2 * SLICES_AHEAD)
+        self._used = 0
+        self._times, self._who = np.empty((len(regions), 3)), np.empty((len(regions), 2), np.int64)
 
     def run(self, order: np.ndarray, is_cold: np.ndarray, delays: np.ndarray) -> _Run:
         """The rows in this order (int64), each at the earliest time that its engine has for it. `is_cold`: bool by row,
@@ -219,25 +221,25 @@ class _Walk:
         delays: float64 by row, how much later a transfer ends because it gives way to the other direction.
         """
         rows = len(order)
-        regions, parts, groups = self._sizes
+        parts, groups = self._sizes
         start, issued, end, ready, released = (np.empty(rows) for _ in range(5))
         cause = np.empty(rows, np.int64)
         booked = np.full(rows, -1.0)
-        times, who = np.zeros((regions, 3)), np.full((regions, 2), -1, np.int64)
+        self._times[:], self._who[:] = 0.0, -1
         low, high = (np.zeros((CALENDARS, 4 * GAPS_KEPT)) for _ in range(2))
         gaps, tails = np.zeros(CALENDARS, np.int64), np.zeros(CALENDARS)
         queues = np.zeros(2), np.zeros(self._banks), np.zeros(parts)
         opened = np.full(groups, -1.0), np.full(groups, -1, np.int64)
         ns, counts = np.zeros(4), np.zeros(4, np.int64)
         ns[FURTHEST], counts[SUM_ROW] = self._held_until, -1
-        self._slices[:], self._each[:] = 0.0, 0.0
-        self._skips[:] = np.arange(len(self._skips))[:, None]
+        for booked_before in (self._slices, self._skips, self._each):
+            booked_before[: self._used] = 0
         place = 0
         while True:
             place = walked(
                 place, order, self._ids, *self._program, is_cold, *self._machine, delays, start, issued, end, ready,
-                released, cause, booked, times, who, tails, low, high, gaps, self._slices, self._skips, self._each,
-                *queues, *opened, ns, counts,
+                released, cause, booked, self._times, self._who, tails, low, high, gaps, self._slices, self._skips,
+                self._each, *queues, *opened, ns, counts,
             )  # fmt: skip
             if place == rows:
                 break
@@ -246,11 +248,12 @@ class _Walk:
             wanted = int((ns[FURTHEST] + self._longest_ns) / self.slice_ns) + 2 * SLICES_AHEAD
             if wanted > len(self._slices):
                 self._grow(max(wanted, 2 * len(self._slices)))
+        self._used = int(ns[FURTHEST] / self.slice_ns) + 2
         latest = max(float(ns[LATEST]), self._put_off_until(float(ns[PUT_OFF_UNTIL])))
         shown = Pass(latest, start, issued, end, ready, released, cause, int(counts[TABLE_LOADS]), float(ns[THROTTLED]))
         late = np.zeros(rows)
         if ns[PUT_OFF_UNTIL] > 0.0:
-            ends_later(booked, self._ids, self._moves, self._slices, self.slice_ns, late)
+            ends_later(booked, self._ids, self._moves, self._slices[: self._used], self.slice_ns, late)
         return _Run(shown, late)
 
     def _grow(self, slices: int) -> None:
@@ -262,7 +265,7 @@ class _Walk:
     def _booked(self, slices: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """An empty calendar of the DMA engines: `slices`, `skips` and `each` of nki_sim.timing.list_scheduler."""
         each = np.zeros((slices if self._apart else 0, self._engines))
-        return np.zeros((slices, OWED + 2)), np.repeat(np.arange(slices)[:, None], 2, axis=1), each
+        return np.zeros((slices, OWED + 2)), np.zeros((slices, 2), np.int64), each
 
     def _put_off_until(self, until: float) -> float:
         """When the last of the work ends that gave way to the other direction on the DMA engines. The transfers that it

@@ -57,9 +57,11 @@ def without_repeated_loads(program: Program, machine: Machine) -> Program:
     rows = _whole_loads(program)
     kinds, starts, data = program.kinds, program.operand_starts, program.operand_data
     tiles, (sources, offsets) = data[starts[rows], 0], data[starts[rows] + 1].T
-    born = _bytes_before(program)[rows]
     what = numbered(numbered(kinds[rows], sources), offsets)
     numbers, distinct = numbers_of(what)
+    if len(distinct) == len(rows):
+        return program
+    born = _bytes_before(program)[rows]
     older = serving(numbers, len(distinct), tiles, born, machine.reload_window_bytes)
     again = older >= 0
     if not again.any():

@@ -41,10 +41,11 @@ class Waits(NamedTuple):
 def find_waits(program: Program, machine: Machine, regions: Regions) -> Waits:
     """Whether everything fits is not asked here: what does not is placed without waiting."""
     found: list[Events] = []
+    deaths = in_order_of_touch(program.stream[2], len(program.allocations), True)[::-1]
     for region, capacity, placed, free in by_memory(program, machine):
         if len(placed):
             found.append(_addressed(program, placed))
-        found.append(_handed_on(program, free, capacity, by_size=region is MemoryRegion.sbuf))
+        found.append(_handed_on(program, free, deaths, capacity, by_size=region is MemoryRegion.sbuf))
     waiting, sliced, starts, olds = _joined(found)
     none = np.zeros(len(program.allocations), np.int64)
     products = _products_of(program) if sliced.any() else (none, none, none, none)
@@ -81,16 +82,17 @@ def by_memory(program: Program, machine: Machine) -> list[tuple[MemoryRegion, in
     ]
 
 
-def _handed_on(program: Program, members: np.ndarray, capacity: int, by_size: bool) -> Events:
-    """Of buffers without addresses (int64, in the order of their first use). `by_size`: where memory is short, a tile
-    follows an older one of its size, slice by slice; else whichever died first."""
+def _handed_on(program: Program, members: np.ndarray, deaths: np.ndarray, capacity: int, by_size: bool) -> Events:
+    """Of buffers without addresses (int64, in the order of their first use). `deaths`: all buffers, in the order of
+    their last use. `by_size`: where memory is short, a tile follows an older one of its size, slice by slice; else
+    whichever died first."""
+    sizes: dict[int, int] = {}
     weights = program.sites.each(lambda a: weight(a) if a.region.on_chip else 0)
-    sizes, size_of = np.unique(weights, return_inverse=True)
+    size_of = program.sites.each(lambda a: sizes.setdefault(weight(a) if a.region.on_chip else 0, len(sizes)))
     mine = np.zeros(len(weights), np.bool_)
     mine[members] = True
-    deaths = in_order_of_touch(program.stream[2], len(program.allocations), True)[::-1]
     return handed_on(
-        members, program.first_use, program.last_use, weights, size_of.reshape(-1), len(sizes), deaths[mine[deaths]],
+        members, program.first_use, program.last_use, weights, size_of, len(sizes), deaths[mine[deaths]],
         capacity, by_size,
     )  # fmt: skip
 

@@ -42,7 +42,7 @@ def renamed(
 
     filled: by operand of a template, from `bases` on, bytes that it writes without gaps; free: by buffer, its bytes.
     """
-    rows, buffers, count = len(template_ids), len(free), 0
+    rows, buffers, count, again = len(template_ids), len(free), 0, False
     fills, now = np.zeros(buffers, np.int64), np.full(buffers, -1, np.int64)
     for row in range(rows):
         base = bases[template_ids[row]] - operand_starts[row]
@@ -50,6 +50,9 @@ def renamed(
             if operands[k, 1] == 0 and filled[base + k] == free[operands[k, 0]]:
                 fills[operands[k, 0]] += 1
                 count += 1
+                again = again or fills[operands[k, 0]] > 1
+    if not again:
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
     touched, old, at = np.empty(len(operands), np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     count = 0
     for row in range(rows):

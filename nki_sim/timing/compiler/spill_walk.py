@@ -27,6 +27,23 @@ ROWS, OPERANDS, BUFFERS, TURNS, TILES, FREE = range(6)
 
 
 @jit
+def largest_sum(first: Ints, last: Ints, sizes: Ints, rows: int) -> int:
+    """The largest sum of the sizes of what is live at once. first, last: by buffer, the rows that touch it; `last` -1
+    where none does."""
+    change = np.zeros(rows + 1, np.int64)
+    for buffer in range(len(first)):
+        if last[buffer] >= 0:
+            change[first[buffer]] += sizes[buffer]
+            change[last[buffer] + 1] -= sizes[buffer]
+    now, largest = 0, 0
+    for row in range(rows):
+        now += change[row]
+        if now > largest:
+            largest = now
+    return largest
+
+
+@jit
 def mirrors_of(
     template_ids: Ints, operand_starts: Ints, operands: IntTable, bases: Ints, writes: Bools, source_at: Ints,
     buffers: int,

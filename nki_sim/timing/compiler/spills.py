@@ -45,10 +45,7 @@ def weight(allocation: Allocation) -> int:
 def most_live(program: Program) -> int:
     """The largest sum of the weights of SBUF tiles that are live at once, in the order of the rows."""
     sizes = program.sites.each(lambda a: weight(a) if a.region is MemoryRegion.sbuf else 0)
-    used = program.last_use >= 0
-    change = np.bincount(program.first_use[used], sizes[used], len(program) + 1)
-    change -= np.bincount(program.last_use[used] + 1, sizes[used], len(program) + 1)
-    return int(np.cumsum(change).max())
+    return spill_walk.largest_sum(program.first_use, program.last_use, sizes, len(program))
 
 
 def with_spills(program: Program, machine: Machine) -> Program:

@@ -26,7 +26,7 @@ class Backfilling:
     def __init__(self, engines: int, slice_ns: float) -> None:
         count = int(200_000 / slice_ns) + 2
         self._slices, self._each = np.zeros((count, 6)), np.zeros((count, engines))
-        self._skips = np.tile(np.arange(count)[:, None], 2)
+        self._skips = np.zeros((count, 2), np.int64)
         self._engines, self._width, self._until = engines, slice_ns, 0.0
 
     def book(self, at: float, first: int, last: int, duration: float, outward: bool) -> tuple[float, float]:

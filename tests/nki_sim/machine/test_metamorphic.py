@@ -19,18 +19,18 @@ from nki_sim.machine import TRN2
 from nki_sim.profile.profile import measure
 from nki_sim.program.program import Program
 from nki_sim.timing.cost import cost
+from nki_sim.timing.schedule import compiled
 from tests.mutations.bases import bases
 from tests.nki_sim.compiler.random_kernels import rotating_tiles, shared_tiles
 from tests.nki_sim.machine.traced_kernels import P, filled, nisa, nl, task_kernel, tile, traced
 
 NOISE = 0.005
 """Of the latency: to fill gaps differently may be worth so much."""
-ANOMALIES = {
-    "moved": {"rope_single_freq_apply after steps": 0.03, "shared tiles 0": 0.02},
-    "added": {"lora": 0.042, "bmm after steps": 0.035, "adamw after steps": 0.035},
-}
+ANOMALIES = {"added": {"bmm after steps": 0.035, "adamw after steps": 0.035}}
 """By relation, kernels that break it, by less than this: who takes rows one by one can do better for having more to do
-(Graham, 1966, Bounds for certain multiprocessing anomalies). All are below what is taken for a tie."""
+(Graham, 1966, Bounds for certain multiprocessing anomalies). Both are below what is taken for a tie. AdamW's is gone
+where Vector may always take its own order, too; but then token scoring is predicted 9.0 % off in the median, not 6.7.
+"""
 MOVES = 6
 """Of each program, statements that change places with the next one, each alone."""
 ADDED = 6
@@ -67,7 +67,7 @@ def faster(
     """The variants of a kernel that take less than it, and what share they take."""
     program = kernels()[name]
     before_us = latency_us(program)
-    least_us = (1 - ANOMALIES[relation].get(name, NOISE)) * before_us
+    least_us = (1 - ANOMALIES.get(relation, {}).get(name, NOISE)) * before_us
     taken = {what: latency_us(other) for what, other in variants(program, random.Random(name))}
     return {what: round(us / before_us, 4) for what, us in taken.items() if us < least_us}
 
@@ -87,12 +87,25 @@ def independent(program: Program, row: int) -> bool:
     return not (written & all_of_next or also_written & all_of_one)
 
 
+def queues(program: Program) -> dict[str, list[tuple[int, bytes]]]:
+    """By engine or queue, what it takes in turn: templates and offsets. Loads are issued before what first needs them,
+    so that they can change places in their queue where others change places in the program."""
+    ran = compiled(program, ALWAYS_WARM)
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    for row, kind in enumerate(ran.template_ids.tolist()):
+        first, last = ran.operand_starts[row : row + 2]
+        what = kind, ran.operand_data[first:last, 1].tobytes()
+        found.setdefault(cost(ran.templates[kind], ALWAYS_WARM).resource, []).append(what)
+    return found
+
+
 def moved(program: Program, choose: random.Random) -> Iterator[tuple[str, Program]]:
     """Some statement and the one behind it change places wherever they stand side by side and are independent.
 
-    Of two engines or queues, which take theirs in order each: what stands between does not hold them up.
+    Of two engines or queues, all of which take theirs in the same order as before: what stands between does not hold
+    them up.
     """
-    kinds = program.template_ids
+    kinds, before = program.template_ids, queues(program)
     runs_on = [cost(template, ALWAYS_WARM).resource for template in program.templates]
     sides = sorted({(int(a), int(b)) for a, b in zip(kinds, kinds[1:]) if runs_on[a] != runs_on[b]})
     for one, other in choose.sample(sides, min(MOVES, len(sides))):
@@ -101,9 +114,8 @@ def moved(program: Program, choose: random.Random) -> Iterator[tuple[str, Progra
         swapped = [row for row in rows if independent(program, row)]
         for row in swapped:
             order[[row, row + 1]] = row + 1, row
-        if swapped:
-            what = f"{program.templates[one].describe()} behind {program.templates[other].describe()}"
-            yield what, program.with_rows(order)
+        if swapped and queues(changed := program.with_rows(order)) == before:
+            yield f"{program.templates[one].describe()} behind {program.templates[other].describe()}", changed
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -191,6 +191,21 @@ def test_accumulating_matmuls_follow_each_other_without_a_pause() -> None:
     assert np.diff(timeline.start_ns[1:9]) == pytest.approx(each)
 
 
+def test_a_product_that_overwrites_another_ones_sum_follows_it_without_a_pause() -> None:
+    def body(source: Any, result: Any) -> None:
+        values, turned = filled(tile(P)), tile(P, buffer=nl.psum)
+        for _ in range(4):
+            nisa.nc_transpose(dst=turned, data=values, engine=nisa.engine.tensor)
+        out = tile()
+        nisa.tensor_copy(dst=out[:, :P], src=turned)
+        nisa.dma_copy(dst=result[:, :P], src=out[:, :P])
+
+    timeline = time(traced(body))
+    rows = rows_on(timeline, "tensor")
+    assert len(rows) == 4
+    assert timeline.start_ns[rows[1:]] == pytest.approx(timeline.end_ns[rows[:-1]])
+
+
 def test_tensor_engine_waits_once_for_each_transfer_whose_data_it_reads() -> None:
     def body(source: Any, result: Any) -> None:
         weights, values = tile(P, nl.bfloat16), tile(dtype=nl.bfloat16)

@@ -13,6 +13,7 @@ from traced_kernels import P, nisa, nl, tile, traced
 from nki_sim import dtypes
 from nki_sim.machine import TRN2, Machine
 from nki_sim.program.program import Program
+from nki_sim.timing.list_scheduler import cold_products
 from nki_sim.timing.schedule import Timeline, schedule
 
 FULL_NS = 512 / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns
@@ -132,3 +133,18 @@ def test_a_pause_cools_it_down_once_enough_work_is_lacking() -> None:
     for pause_ns, after in pauses:
         if not enough_ns <= pause_ns < enough_ns + most_lost_ns:
             assert after == pytest.approx(COLD_NS if pause_ns >= enough_ns else FULL_NS), pause_ns
+
+
+@pytest.mark.parametrize(("duty", "gets_warm"), [(0.6, True), (0.45, False)])
+def test_short_pauses_put_off_that_it_gets_warm_and_do_not_prevent_it(duty: float, gets_warm: bool) -> None:
+    """Products of all rows, each followed by a pause: chunks of heads (row N038) work 0.6 of the time."""
+    count = 200
+    starts, busy = np.arange(count) * COLD_NS / duty, np.full(count, FULL_NS)
+    is_cold = np.zeros(count, np.bool_)
+    cold = cold_products(
+        np.arange(count), starts, busy, busy, TRN2.throttle_warming, TRN2.throttle_utilization,
+        TRN2.throttle_window_ns * (1.0 - TRN2.throttle_warming), TRN2.throttle_lacking_ns, TRN2.throttle_factor,
+        is_cold, np.zeros(3),
+    )  # fmt: skip
+    assert cold == int(is_cold.sum()) and is_cold[:10].all()
+    assert (cold < count) == gets_warm
