@@ -53,8 +53,8 @@ def reply(model: str, usage: Usage) -> ModelReply:
     ("claude-opus-5-5", Usage(0, 0, MILLION, 0), 0.2),
     ("claude-opus-5-5", Usage(0, 0, 0, MILLION), 5.0),
     ("claude-haiku-4-5-20251001", Usage(MILLION, MILLION), 6.0),
-    ("gpt-6.1-sol-2026-09-29", Usage(100_000, 0), 0.2),
-    ("gpt-6.1-sol", Usage(100_000, 0, 200_000), 0.44),  # above 272,000 input tokens everything costs more
+    ("gpt-6.2-sol-2026-11-17", Usage(100_000, 0), 0.2),
+    ("gpt-6.2-sol", Usage(100_000, 0, 200_000), 0.44),  # above 272,000 input tokens everything costs more
     ("anthropic/claude-sonnet-5-5", Usage(MILLION), 2.0),
 ])  # fmt: skip
 def test_list_prices(model: str, usage: Usage, cost_usd: float) -> None:
