@@ -79,7 +79,7 @@ def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = CO
         "## Sizes",
         _sizes(core),
         "## nisa instructions in full",
-        *[f"### nisa.{name}{_signature(functions[name])}\n{_text(functions[name], core)}" for name in full],
+        *[_in_full(functions[name], core) for name in full],
         "## Other nisa instructions",
         f"Described where a plan names them: {', '.join(rest)}.",
         "## nisa enums",
@@ -107,6 +107,16 @@ def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = CO
 def nki_text(versions: Sequence[str]) -> str:
     """`NKI 0.7`, or `NKI 0.3 to 0.7`."""
     return f"NKI {versions[0]}" + (f" to {versions[-1]}" if len(versions) > 1 else "")
+
+
+def instruction_text(name: str, machine: str) -> str:
+    """Markdown: one instruction in full. Raises KeyError for a name or a machine that there is not."""
+    core = known_machine(machine)
+    return _in_full(_isa_functions(core)[name], core)
+
+
+def _in_full(function: Callable[..., Any], core: Machine) -> str:
+    return f"### nisa.{function.__name__}{_signature(function)}\n{_text(function, core)}"
 
 
 def instruction_list(machine: str) -> str:

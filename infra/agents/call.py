@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -30,13 +31,14 @@ from infra.isolation.linux import IsolationUnavailable
 from infra.isolation.processes import adopt_orphans, children, hide_this_process
 from infra.records import to_document
 from infra.tasks.user_files import SHIPPED, Folder, Outside, confine
-from infra.terminal.started_as import started_as
 from nki_sim.commands.documents import finite
 
 if TYPE_CHECKING:
     import config
     from accelopt_core.evaluation import Step
     from accelopt_core.loop.events import Event
+    from infra.documents.kernel_document import EvaluationDocument
+    from infra.runs.evaluation_store import EvaluationStore
     from infra.runs.run_folder import RunFolder
 
 # Each tool imports what it works with, and no other: half of a short call would be loading.
@@ -45,7 +47,7 @@ MOST_ENTRIES = 20_000
 """Files of a run's folder that are looked at."""
 LIGHT_BYTES = 4 << 30
 """Of memory, for what only reads a kernel's text."""
-LIGHT = (requests.Check, requests.Apply, requests.FollowRun)
+LIGHT = (requests.Check, requests.FollowRun)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ class Job:
     """The server's settings, as a document."""
     folder: Folder
     limit_s: float
+    verdicts: Path
+    """The server's folder of what was judged since it began."""
+    made_from: str | None = None
+    """Of a kernel that came of another: that one, whose reference it has."""
 
     @cached_property
     def settings(self) -> config.Settings:
@@ -64,6 +70,12 @@ class Job:
         import config
 
         return config.from_document(self.told, "the server's settings")
+
+    @cached_property
+    def kept(self) -> EvaluationStore:
+        from infra.runs.evaluation_store import EvaluationStore
+
+        return EvaluationStore(self.verdicts, "server")
 
 
 class Answers:
@@ -106,18 +118,21 @@ def _carried_out(said: Mapping[str, Any], answers: Answers) -> tuple[int, dict[s
         folder = Folder(Path(said["folder"]))
         os.chdir(folder.path)
         confine(folder.path, *SHIPPED.values())
-        job = Job(requests.read(kind, said["arguments"]), said["settings"], folder, float(said["limit_s"]))
+        job = Job(
+            requests.read(kind, said["arguments"]), said["settings"], folder, float(said["limit_s"]),
+            Path(said["verdicts"]), said["made_from"],
+        )  # fmt: skip
         if kind in LIGHT:
             _limit(job)
-        document = CARRIED_OUT[kind](job, answers)
+        document = CARRIED_OUT[kind](job, job.request, answers)
     except (MemoryError, RecursionError) as error:
         return 2, {"error": f"{type(error).__name__}: this kernel's text is too large or too deep to be read"}
     except Exception as error:  # whatever it is, who asked is answered, and a fault of ours says that it is one
         if isinstance(error, _faults()):
-            return 2, {"error": _one_line(started_as(str(error)))}
+            return 2, {"error": _one_line(_for_agents(str(error), folder))}
         traceback.print_exc()
         return 1, {"error": _one_line(f"a fault of ours, please report it: {type(error).__name__}: {error}")}
-    return 0, {"document": finite(to_document(document))}
+    return 0, {"document": _brief(finite(to_document(document)), folder, kind)}
 
 
 def _faults() -> tuple[type[Exception], ...]:
@@ -192,6 +207,40 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:2000]
 
 
+# --- what agents read -------------------------------------------------------------------------------
+
+_COMMAND = re.compile(r"`?(?:python3 orchestrator\.py|orchestrator\.py|nki-optimizer)\s(init|evaluate|menu)\b[^`;]*`?")
+_FLAG = re.compile(r"--([a-z]+)[ =](?=\S)")
+LEFT_OUT = {"schema", "why_faster", "fields", "min_us", "max_us", "samples", "cores", "target"}
+"""What an agent has no use for, or is told elsewhere in the same answer."""
+MOST_LINES = 6
+"""Of hot lines and of gaps, each sorted."""
+
+
+def _for_agents(text: str, folder: Folder) -> str:
+    """In words of the tools, not of the command line; files by their names below the folder."""
+    text = text.replace(f"{folder.path}{os.sep}", "")
+    return _FLAG.sub(r"\1=", _COMMAND.sub(r"the tool \1", text))
+
+
+def _brief(value: Any, folder: Folder, kind: type[requests.Request]) -> Any:
+    """A document as an agent is given it: numbers of four digits, nothing that is empty."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}") if abs(value) < 1000 else round(value)
+    if isinstance(value, str):
+        return _for_agents(value, folder)
+    if isinstance(value, list):
+        return [_brief(each, folder, kind) for each in value]
+    if not isinstance(value, dict):
+        return value
+    left_out = LEFT_OUT - {"fields"} if kind is requests.Profile else LEFT_OUT
+    kept = {key: _brief(each, folder, kind) for key, each in value.items() if key not in left_out}
+    for key in ("hot_lines", "gaps"):
+        if len(kept.get(key, ())) > MOST_LINES:
+            kept[key] = kept[key][:MOST_LINES]
+    return {key: each for key, each in kept.items() if each not in (None, "", [], {})}
+
+
 # --- the tools --------------------------------------------------------------------------------------
 
 
@@ -204,6 +253,8 @@ def _of_a_kernel(job: Job, request: requests.Referenced) -> config.Settings:
     seed = load_seed(request.task) if request.task is not None else None
     if request.reference is not None:
         problem: Path | None = job.folder.file(request.reference)
+    elif seed is None and job.made_from is not None and kernel is not None:
+        problem = _reference_of(kernel, job.folder.file(job.made_from))
     else:
         problem = seed.reference_path if seed is not None and kernel is not None else None
     run = replace(
@@ -214,74 +265,96 @@ def _of_a_kernel(job: Job, request: requests.Referenced) -> config.Settings:
     return replace(job.settings, run=run)
 
 
+def _reference_of(kernel: Path, made_from: Path) -> Path | None:
+    """That of the kernel it was made from, unless it has one of its own beside it."""
+    from infra.tasks.seed_index import BESIDE, TaskNotFound, find_reference
+
+    with contextlib.suppress(TaskNotFound):
+        if find_reference(kernel).why == BESIDE:
+            return None
+    return find_reference(made_from).reference
+
+
 def _named(request: requests.OfAKernel) -> str:
     return request.kernel or request.task or ""
 
 
-def _evaluate(job: Job, answers: Answers) -> Any:
+def _init(job: Job, request: requests.Init, answers: Answers) -> Any:
+    import config
+    from infra.commands import init
+
+    kernel = job.folder.file(request.kernel)
+    run = replace(job.settings.run, kernel=kernel, function=request.function, shape=tuple(request.shapes))
+    asked = config.Invocation("init", replace(job.settings, run=run))
+    begun = init.write_reference(asked, job.folder, lambda line: answers.say(progress=line))
+    return {"written": str(begun.path.relative_to(job.folder.path)), "said": begun.remark, "text": begun.text}
+
+
+def _evaluate(job: Job, request: requests.Evaluate, answers: Answers) -> EvaluationDocument:
     from infra.commands import evaluate
 
-    request = job.request
-    assert isinstance(request, requests.Evaluate)
     original = job.folder.file(request.original) if request.original is not None else None
-    return evaluate.evaluation(_of_a_kernel(job, request), _named(request), answers.step, original)
+    return evaluate.evaluation(_of_a_kernel(job, request), _named(request), answers.step, original, job.kept)
 
 
-def _profile(job: Job, answers: Answers) -> Any:
+def _profile(job: Job, request: requests.Profile, answers: Answers) -> Any:
     from infra.commands import profile
 
-    request = job.request
-    assert isinstance(request, requests.Profile)
     settings = _of_a_kernel(job, request)
     short = min(settings.target.compile_timeout_s, job.limit_s)
     settings = replace(settings, target=replace(settings.target, compile_timeout_s=short))
     return profile.profile(settings, request.kernel, request.shapes, request.constants)
 
 
-def _check(job: Job, answers: Answers) -> Any:
+def _check(job: Job, request: requests.Check, answers: Answers) -> Any:
     from infra.tasks.kernel_file import kernel_text
     from nki_sim import lint
     from nki_sim.commands.documents import check_document
 
-    request = job.request
-    assert isinstance(request, requests.Check)
     source = kernel_text(job.folder.file(request.kernel))
     return check_document(request.kernel, request.nki, lint.check_source(source, request.nki, hints=request.hints))
 
 
-def _menu(job: Job, answers: Answers) -> Any:
+def _menu(job: Job, request: requests.Menu, answers: Answers) -> Any:
     from infra.commands import menu
 
-    request = job.request
-    assert isinstance(request, requests.Menu)
-    settings = _of_a_kernel(job, request)
-    return menu.menu(settings, _named(request), answers.step, limit_s=request.pricing_seconds)
+    settings, most_s = _of_a_kernel(job, request), request.pricing_seconds
+    return menu.menu(settings, _named(request), answers.step, limit_s=most_s, kept=job.kept)
 
 
-def _apply(job: Job, answers: Answers) -> Any:
-    from infra.commands import menu
+def _try(job: Job, request: requests.Try, answers: Answers) -> Any:
+    from infra.commands import evaluate, menu
+    from infra.tasks.seed_index import load_seed
 
-    request = job.request
-    assert isinstance(request, requests.Apply)
-    return menu.change(
-        _of_a_kernel(job, request), _named(request), request.tool, request.site, job.folder, request.output,
-        overwrite=request.overwrite,
-    )  # fmt: skip
+    assert request.output is not None, "the server names it"
+    settings, named, output = _of_a_kernel(job, request), _named(request), request.output
+    changed = menu.change(settings, named, request.tool, request.site, job.folder, output, overwrite=False)
+    before = settings.run.kernel or load_seed(named).kernel_path
+    made = request.model_copy(update={"kernel": output})
+    job = replace(job, made_from=job.made_from or request.kernel)
+    judged = evaluate.evaluation(_of_a_kernel(job, made), output, answers.step, before, job.kept)
+    document = {"written": output, "diff": changed.diff, "evaluation": to_document(judged)}
+    if judged.right and (judged.speedup or 1.0) >= 1.0:
+        document["menu"] = to_document(_menu(job, made, answers))
+    return document
 
 
-def _migrate(job: Job, answers: Answers) -> Any:
+def _facts(job: Job, request: requests.Facts, answers: Answers) -> Any:
+    from infra.agents.facts import text_of
+
+    return {"text": text_of(request.about, request.name, job.settings)}
+
+
+def _migrate(job: Job, request: requests.Migrate, answers: Answers) -> Any:
     from infra.commands import migrate
 
-    request = job.request
-    assert isinstance(request, requests.Migrate)
-    settings = _of_a_kernel(job, request)
     return migrate.migrate(
-        settings, request.kernel, request.shapes, request.constants, job.folder, request.output,
+        _of_a_kernel(job, request), request.kernel, request.shapes, request.constants, job.folder, request.output,
         overwrite=request.overwrite, limit_s=job.limit_s,
     )  # fmt: skip
 
 
-def _doctor(job: Job, answers: Answers) -> Any:
+def _doctor(job: Job, request: requests.Doctor, answers: Answers) -> Any:
     from infra.commands import machines
     from infra.documents.kernel_document import DoctorDocument
 
@@ -329,12 +402,10 @@ def _run(answers: Answers, settings: config.Settings, origins: Mapping[str, str]
     return run_document(optimize.carried_out(invocation, Following(opened)).summary)
 
 
-def _start(job: Job, answers: Answers) -> Any:
+def _start(job: Job, request: requests.StartRun, answers: Answers) -> Any:
     from infra.journal import utc_now
     from infra.runs.run_folder import new_run_id
 
-    request = job.request
-    assert isinstance(request, requests.StartRun)
     settings = _of_a_kernel(job, request)
     name = Path(_named(request)).stem
     run = replace(
@@ -352,11 +423,9 @@ OF_THE_RUN = ("kernel", "problem", "function", "task", "preset", "patience")
 what would start programs, reach hosts or write elsewhere is as the server was told."""
 
 
-def _resume(job: Job, answers: Answers) -> Any:
+def _resume(job: Job, request: requests.ResumeRun, answers: Answers) -> Any:
     import config
 
-    request = job.request
-    assert isinstance(request, requests.ResumeRun)
     folder = _found(job, request.run_id)
     rounds = request.rounds or job.settings.run.rounds
     run = replace(
@@ -367,13 +436,11 @@ def _resume(job: Job, answers: Answers) -> Any:
     return _run(answers, replace(job.settings, run=run), dict.fromkeys(ours, "--resume"))
 
 
-def _follow(job: Job, answers: Answers) -> Any:
+def _follow(job: Job, request: requests.FollowRun, answers: Answers) -> Any:
     import config
     from infra.documents.run_document import run_document
     from infra.terminal import report
 
-    request = job.request
-    assert isinstance(request, requests.FollowRun)
     return run_document(report.summary_of(_found(job, request.run_id or config.LATEST)))
 
 
@@ -402,12 +469,14 @@ def _found(job: Job, run_id: str) -> RunFolder:
     return folder
 
 
-CARRIED_OUT: dict[type[requests.Request], Callable[[Job, Answers], Any]] = {
+CARRIED_OUT: dict[type[requests.Request], Callable[[Job, Any, Answers], Any]] = {
+    requests.Init: _init,
     requests.Evaluate: _evaluate,
     requests.Profile: _profile,
     requests.Check: _check,
     requests.Menu: _menu,
-    requests.Apply: _apply,
+    requests.Try: _try,
+    requests.Facts: _facts,
     requests.Migrate: _migrate,
     requests.Doctor: _doctor,
     requests.StartRun: _start,

@@ -6,6 +6,7 @@ of standard input and output that nothing else here, and no process that is star
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -13,11 +14,14 @@ import select
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, get_args
 
 import anyio
 import anyio.to_thread
 import mcp_types as types
+from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
@@ -27,7 +31,7 @@ from infra.agents import requests
 from infra.agents.background import Runs, TooMany
 from infra.agents.children import CallFailed, carried_out
 from infra.agents.terms import Terms
-from infra.agents.tools import INSTRUCTIONS, TOOLS, Tool
+from infra.agents.tools import INSTRUCTIONS, OF_THE_COMMAND_LINE, TOOLS, Tool
 from infra.isolation.processes import hide_this_process
 from infra.tasks.user_files import Outside
 
@@ -52,12 +56,19 @@ def serve(terms: Terms) -> None:
 
 
 async def _serve(terms: Terms) -> None:
+    # What was judged is kept where no agent writes.
+    with TemporaryDirectory(prefix="nki-optimizer-") as verdicts:
+        await _answer(terms, Path(verdicts))
+
+
+async def _answer(terms: Terms, verdicts: Path) -> None:
     wire = _Wire()
     async with anyio.create_task_group() as background:
-        calls = _Calls(terms, Runs(background))
+        calls = _Calls(terms, Runs(background), verdicts)
         server: Server[Any] = Server(
             "nki-optimizer", version=config.VERSION, instructions=INSTRUCTIONS,
             on_list_tools=calls.listed, on_call_tool=calls.called,
+            on_list_resources=calls.resources, on_list_resource_templates=calls.templates, on_read_resource=calls.read,
         )  # fmt: skip
         async with stdio_server(wire, wire) as (reading, writing):
             await server.run(reading, writing, server.create_initialization_options())
@@ -163,9 +174,12 @@ def _asked(line: bytes) -> int | str | None:
 class _Calls:
     """What a client asks for."""
 
-    def __init__(self, terms: Terms, runs: Runs) -> None:
+    def __init__(self, terms: Terms, runs: Runs, verdicts: Path) -> None:
         self._terms = terms
         self._runs = runs
+        self._verdicts = verdicts
+        self._held: dict[str, dict[str, str]] = {}
+        """Of kernels that came of others here: what they are held against, as fields of a request or `made_from`."""
         self._places = anyio.CapacityLimiter(AT_ONCE)
         self._asked = 0
 
@@ -177,28 +191,42 @@ class _Calls:
     async def called(
         self, context: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        tool = TOOLS.get(params.name)
+        tool = TOOLS.get(OF_THE_COMMAND_LINE.get(params.name, params.name))
         if tool is None:
             return self._failed(f"no tool is called {params.name[:60]!r}; there are: {', '.join(TOOLS)}")
         try:
-            request = requests.read(tool.takes, params.arguments)
-            self._check_files(request)
-            if self._asked >= AT_ONCE + WAITING:
-                return self._failed(f"{tool.name}: {self._asked} calls are under way already: wait for their answers")
-            self._asked += 1
-            try:
-                document, said = await self._answered(tool, request, context)
-            finally:
-                self._asked -= 1
+            document, said = await self._answered(tool, params.arguments, context)
         except (ValueError, Outside, CallFailed, TooMany) as problem:
             return self._failed(f"{tool.name}: {str(problem).removeprefix(f'{tool.name}: ')}")
-        document = self._terms.hidden(document)
-        text = json.dumps(document, separators=(",", ":"))
+        text = json.dumps(self._terms.hidden(document), separators=(",", ":"), ensure_ascii=False)
         if len(text) > MOST_ANSWER:
             return self._failed(f"{tool.name}: its answer has more than {MOST_ANSWER >> 20} MiB")
         blocks = [text, *([self._terms.hidden("\n".join(said))] if said else [])]
-        return types.CallToolResult(
-            content=[types.TextContent(text=block) for block in blocks], structured_content=document
+        return types.CallToolResult(content=[types.TextContent(text=block) for block in blocks])
+
+    async def resources(
+        self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        matters = get_args(requests.Facts.model_fields["about"].annotation)
+        listed = [types.Resource(uri=f"nki://{about}", name=about, mime_type="text/markdown") for about in matters]
+        return types.ListResourcesResult(resources=listed)
+
+    async def templates(
+        self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        api = types.ResourceTemplate(uri_template="nki://api/{instruction}", name="instruction")
+        return types.ListResourceTemplatesResult(resource_templates=[api])
+
+    async def read(
+        self, context: ServerRequestContext[Any], params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        about, _, name = str(params.uri).removeprefix("nki://").strip("/").partition("/")
+        try:
+            document, _ = await self._answered(TOOLS["facts"], {"about": about, "name": name or None}, context)
+        except (ValueError, CallFailed) as problem:
+            raise MCPError(types.INVALID_PARAMS, self._terms.hidden(str(problem))) from None
+        return types.ReadResourceResult(
+            contents=[types.TextResourceContents(uri=params.uri, text=self._terms.hidden(document["text"]))]
         )
 
     def _failed(self, problem: str) -> types.CallToolResult:
@@ -211,12 +239,39 @@ class _Calls:
             given = getattr(request, name, None)
             if given is not None:
                 self._terms.folder.file(given)
-        if isinstance(request, (requests.Apply, requests.Migrate)):
-            self._terms.folder.new_file(request.output, overwrite=request.overwrite)
+        output = getattr(request, "output", None)
+        if output is not None:
+            self._terms.folder.new_file(output, overwrite=getattr(request, "overwrite", False))
+
+    def _completed(self, request: requests.Request) -> requests.Request:
+        """With the reference of a kernel that came of another, and with a name for the new one."""
+        if not isinstance(request, requests.Referenced):
+            return request
+        kernel = getattr(request, "kernel", None) or ""
+        fields = ("reference", "task", "function")
+        own = {name: value for name in fields if (value := getattr(request, name)) is not None}
+        held = self._held.get(kernel, {})
+        if "reference" not in own and "task" not in own:
+            own = {**{name: held[name] for name in fields if name in held}, **own}
+        origin = getattr(request, "original", None) or kernel
+        output = getattr(request, "output", kernel)
+        if isinstance(request, requests.Try) and output is None:
+            place = Path(kernel or request.task or "")
+            stem = re.sub(r"_\d+$", "", place.stem)
+            names = (str(place.with_name(f"{stem}_{number}.py")) for number in itertools.count(2))
+            output = next(
+                name for name in names if name not in self._held and not self._terms.folder.place(name).exists()
+            )
+            own["output"] = output
+        if output != origin and origin:
+            self._held[output] = {"made_from": origin, **self._held.get(origin, {}), **own}
+        return request.model_copy(update=own)
 
     def _job(self, tool: str, request: requests.Request, limit_s: float) -> dict[str, Any]:
         return {
             "tool": tool,
+            "verdicts": str(self._verdicts),
+            "made_from": self._held.get(getattr(request, "kernel", None) or "", {}).get("made_from"),
             "arguments": request.model_dump(mode="json"),
             "settings": config.to_document(self._terms.settings),
             "folder": str(self._terms.folder.path),
@@ -224,9 +279,22 @@ class _Calls:
         }
 
     async def _answered(
+        self, tool: Tool, arguments: Any, context: ServerRequestContext[Any]
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The document, and lines beside it. Raises ValueError, Outside, CallFailed and TooMany."""
+        request = requests.read(tool.takes, arguments)
+        self._check_files(request)
+        if self._asked >= AT_ONCE + WAITING:
+            raise ValueError(f"{self._asked} calls are under way already: wait for their answers")
+        self._asked += 1
+        try:
+            return await self._carried_out(tool, self._completed(request), context)
+        finally:
+            self._asked -= 1
+
+    async def _carried_out(
         self, tool: Tool, request: requests.Request, context: ServerRequestContext[Any]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """The document, and lines beside it."""
         limit_s = float(getattr(request, "seconds", tool.limit_s))
         if isinstance(request, (requests.StartRun, requests.ResumeRun)):
             job = self._job(tool.name, request, limit_s)
@@ -282,8 +350,7 @@ def _described(tool: Tool) -> types.Tool:
     return types.Tool(
         name=tool.name,
         description=tool.says,
-        input_schema=tool.takes.model_json_schema(),
-        output_schema=json.loads(tool.schema.read_text(encoding="utf-8")),
+        input_schema=tool.takes.schema_for_agents(),
         annotations=types.ToolAnnotations(
             read_only_hint=not tool.writes,
             destructive_hint=False,

@@ -20,10 +20,20 @@ Constant = Union[
     bool, int, Annotated[float, Field(allow_inf_nan=False)], Annotated[str, StringConstraints(max_length=200)]
 ]
 
+OTHER_NAMES = {
+    "problem": "reference", "ref": "reference", "run": "run_id", "shape": "shapes", "max_hours": "hours", "o": "output",
+    "from": "original", "baseline": "original",
+}  # fmt: skip
+"""Of fields: what the command line, and whoever guesses, calls them."""
+
 _NAMED = re.compile(r"[A-Za-z_]\w*=[^=]")
 """A constant as a command line has it."""
 
-_KERNEL = "Path of the kernel's .py file, below the folder that the server was started in."
+_KERNEL = "The kernel's .py file."
+_OUTPUT = "The new kernel's .py file."
+_SECONDS = "Most seconds for all of it."
+_SHAPES = "Instead of a reference: shapes of its tensors in order, as 128x512:float32."
+_PRESET = "Which of the reference's shapes. Without it: the full one."
 
 
 class Request(BaseModel):
@@ -31,17 +41,39 @@ class Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
+    @classmethod
+    def schema_for_agents(cls) -> dict[str, Any]:
+        """What an agent has to know to call it; all else is said to who breaks it."""
+        return _small(cls.model_json_schema())
+
+
+def _small(schema: Any) -> Any:
+    """Without titles, limits of length, and the null that stands for a field left away."""
+    if isinstance(schema, list):
+        return [_small(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    either = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
+    if len(either) == 1:
+        schema = {**either[0], **{key: each for key, each in schema.items() if key != "anyOf"}}
+    properties = {name: _small(each) for name, each in schema.get("properties", {}).items()}
+    kept = {key: _small(each) for key, each in schema.items() if key not in _NOT_SHOWN and each not in (None, [])}
+    return {**kept, "properties": properties} if properties else kept
+
+
+_NOT_SHOWN = {
+    "title", "minLength", "maxLength", "maxItems", "pattern", "propertyNames", "additionalProperties", "properties",
+}  # fmt: skip
+
 
 class Referenced(Request):
     """What a kernel is held against."""
 
     reference: PathName | None = Field(
-        None, description="Path of the NumPy reference. Without it: found beside the kernel (KERNEL_reference.py)."
-    )
-    task: Name | None = Field(
         None,
-        description="A shipped task (matmul, silu, bmm, ...) whose reference to use, instead of a reference's path.",
+        description="Its NumPy reference. Without it: KERNEL_reference.py, or that of the kernel it was made from.",
     )
+    task: Name | None = Field(None, description="Instead: a shipped task's reference (matmul, silu, ...).")
     function: Identifier | None = Field(None, description="Which of the file's functions, where it holds several.")
 
     @model_validator(mode="after")
@@ -52,10 +84,8 @@ class Referenced(Request):
 
 
 class OfAKernel(Referenced):
-    kernel: PathName | None = Field(None, description=f"{_KERNEL} Without it: the kernel of the task.")
-    preset: Name | None = Field(
-        None, description="The shape preset that counts, as the reference names it. Without it: the full shape."
-    )
+    kernel: PathName | None = Field(None, description=f"{_KERNEL} Without it: the task's.")
+    preset: Name | None = Field(None, description=_PRESET)
 
     @model_validator(mode="after")
     def _something_to_judge(self) -> OfAKernel:
@@ -66,26 +96,30 @@ class OfAKernel(Referenced):
         return self
 
 
+class Init(Request):
+    kernel: PathName = Field(description=_KERNEL)
+    function: Identifier | None = Field(None, description="Which of the file's functions, where it holds several.")
+    shapes: list[Shape] = Field(default=[], max_length=16, description="Of its tensors in order, as 128x512:float32.")
+    seconds: int = Field(120, ge=5, le=1200, description=_SECONDS)
+
+
 class Evaluate(OfAKernel):
     original: PathName | None = Field(
         None,
-        description="The kernel that this one was made from: it is then proved equal to that where it can be, "
-        "and not held to what that one gets wrong. The same file as `kernel`: judged as a run judges its first kernel.",
+        description="The kernel that it was made from: it is timed beside that, proved equal where it can be, and not "
+        "held to what that one gets wrong. The kernel itself: judged as the first of a run.",
     )
-    seconds: int = Field(600, ge=5, le=3600, description="Most seconds for all of it.")
+    seconds: int = Field(600, ge=5, le=3600, description=_SECONDS)
 
 
 class Profile(Referenced):
     kernel: PathName = Field(description=_KERNEL)
-    preset: Name | None = Field(None, description="Of the reference's shapes, which. Without it: the full shape.")
-    shapes: list[Shape] = Field(
-        default=[], max_length=16,
-        description="Instead of a reference: shapes of its tensors in their order, as 128x512:float32.",
-    )  # fmt: skip
+    preset: Name | None = Field(None, description=_PRESET)
+    shapes: list[Shape] = Field(default=[], max_length=16, description=_SHAPES)
     constants: list[Constant] = Field(
         default=[], max_length=32, description="With shapes: what it takes besides, in the order of its parameters."
     )
-    seconds: int = Field(120, ge=5, le=1200, description="Most seconds for all of it.")
+    seconds: int = Field(120, ge=5, le=1200, description=_SECONDS)
 
     @field_validator("constants")
     @classmethod
@@ -105,30 +139,31 @@ class Check(Request):
 
 class Menu(OfAKernel):
     pricing_seconds: int = Field(20, ge=1, le=300, description="Most seconds for pricing changes.")
-    seconds: int = Field(600, ge=5, le=3600, description="Most seconds for all of it.")
+    seconds: int = Field(600, ge=5, le=3600, description=_SECONDS)
 
 
-class Apply(OfAKernel):
+class Try(Menu):
     tool: Name = Field(description="`tool` of a change of the menu.")
     site: Annotated[str, StringConstraints(min_length=1, max_length=300)] = Field(
         description="`site` of that change, copied."
     )
-    output: PathName = Field(description="Path of the new kernel's .py file.")
-    overwrite: bool = Field(False, description="Write it also where a file is there already.")
+    output: PathName | None = Field(None, description="A new .py file. Without it: KERNEL_2.py and so on.")
+
+
+class Facts(Request):
+    about: Literal["machine", "api", "mistakes", "techniques", "memory"]
+    name: Identifier | None = Field(None, description="Of `api`: an instruction, as nc_matmul.")
 
 
 class Migrate(Referenced):
     kernel: PathName = Field(description=_KERNEL)
-    output: PathName = Field(description="Path of the new kernel's .py file.")
+    output: PathName = Field(description=_OUTPUT)
     overwrite: bool = Field(False, description="Write it also where a file is there already.")
-    shapes: list[Shape] = Field(
-        default=[], max_length=16,
-        description="Instead of a reference: shapes of its tensors, as 128x512:float32. NKI 0.1 needs one of the two.",
-    )  # fmt: skip
+    shapes: list[Shape] = Field(default=[], max_length=16, description=f"{_SHAPES} NKI 0.1 needs one of the two.")
     constants: dict[Identifier, Constant] = Field(
         default={}, max_length=32, description="With shapes: what it takes besides, by name."
     )
-    seconds: int = Field(300, ge=5, le=1800, description="Most seconds for all of it.")
+    seconds: int = Field(300, ge=5, le=1800, description=_SECONDS)
 
 
 class Doctor(Request):
@@ -157,8 +192,14 @@ class StopRun(Request):
 
 def read(kind: type[Request], arguments: Any) -> Request:
     """Raises ValueError, one line that quotes nothing of what was given but the names of fields."""
+    given = arguments if arguments is not None else {}
+    if isinstance(given, dict):
+        named = {name: str(name).strip("-").replace("-", "_") for name in given}
+        own = {name: name if name in kind.model_fields else OTHER_NAMES.get(each, each) for name, each in named.items()}
+        if len({*own.values()}) == len(own):
+            given = {own[name] if own[name] in kind.model_fields else name: each for name, each in given.items()}
     try:
-        return kind.model_validate(arguments if arguments is not None else {})
+        return kind.model_validate(given)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or part in kind.model_fields)

@@ -22,9 +22,14 @@ from infra.assembly.rounds import limits_of
 from infra.assembly.targets import predictor_of, target_of
 from infra.commands.optimize import RAISED, KernelFile, Reference, called
 from infra.documents.kernel_document import EvaluationDocument, evaluation_document
+from infra.journal import utc_now
+from infra.judging.shipment import judge_fingerprint
 from infra.prediction.explaining import explanation_of
+from infra.runs.evaluation_store import EvaluationStore, evaluation_key
+from infra.runs.evaluations import Stored
 from infra.runs.run_folder import find_run
 from infra.settings_reader import SettingsError
+from infra.targets.remembering import RememberingTarget
 from infra.tasks.kernel_file import kernel_text
 from infra.tasks.plain_reference import Inputs
 from infra.tasks.seed_index import TaskNotFound, find_reference
@@ -44,10 +49,12 @@ def evaluated(
     is_input: bool,
     original: Candidate | None = None,
     gates_only: bool = False,
+    kept: EvaluationStore | None = None,
 ) -> tuple[TargetInfo, Evaluation]:
     """`is_input`: it is what a run begins with, so that what it gets wrong on changed inputs is left out, and said.
     `original`: the kernel that it was made from; it is then held to what a proposed kernel is, and proved equal to that
-    one where it can be. `gates_only`: its latency is wanted, and the full shape is not verified."""
+    one where it can be. `gates_only`: its latency is wanted, and the full shape is not verified.
+    `kept`: what was judged before, which is then not judged again."""
     limits = limits_of(settings)
     seeds = tuple(secrets.randbelow(1 << 31) for _ in range(settings.verification.extra_seeds))
     candidate = Candidate("input" if original is None else "changed", problem.source)
@@ -58,11 +65,28 @@ def evaluated(
         verify_full_below_us=0.0 if gates_only else None,
     )  # fmt: skip
     with closing(target_of(problem.settled(settings))) as target:
-        return target.describe(), target.evaluate(request, progress)
+        info = target.describe()
+        if kept is None:
+            return info, target.evaluate(request, progress)
+        # A text that is right on its own, or beside another, is a right input kernel too.
+        alone = EvaluationRequest(problem.task, Candidate("", problem.source), limits)
+        key = evaluation_key(alone, f"latency on {info.fingerprint} by {judge_fingerprint(problem.task.language)}")
+        stored = kept.get(key) if is_input else None
+        known = stored.evaluation if stored is not None else None
+        if isinstance(known, Measured) and (gates_only or known.verified_full):
+            return info, known
+        result = RememberingTarget(target, kept).evaluate(request, progress)
+        if isinstance(result, Measured):
+            kept.put(key, Stored(kept.run_id, utc_now().isoformat(timespec="seconds"), info.name, result))
+        return info, result
 
 
 def evaluation(
-    settings: config.Settings, kernel: str, progress: Progress, original: Path | None = None
+    settings: config.Settings,
+    kernel: str,
+    progress: Progress,
+    original: Path | None = None,
+    kept: EvaluationStore | None = None,
 ) -> EvaluationDocument:
     """The verdict on the settings' kernel. `kernel`: as it was named; `original`: what it was made from, which may be
     itself: then it is judged as a run judges its input.
@@ -71,10 +95,10 @@ def evaluation(
     """
     problem = _with_a_reference(settings, original)
     before, is_input = _made_from(problem, original)
-    info, result = evaluated(settings, problem, progress, is_input=is_input, original=before)
+    info, result = evaluated(settings, problem, progress, is_input=is_input, original=before, kept=kept)
     document = evaluation_document(kernel, problem.task, info, result)
     if before is not None and original is not None and isinstance(result, Measured):
-        return replace(document, **_beside(settings, problem, progress, before, original, result))
+        return replace(document, **_beside(settings, problem, progress, before, original, result, kept))
     failure = document.failure
     if original is None and failure is not None and failure.distribution != REFERENCE:
         as_a_run = started_as(f"python3 orchestrator.py evaluate {kernel} --original {kernel}")
@@ -95,11 +119,17 @@ def _with_a_reference(settings: config.Settings, original: Path | None) -> Probl
 
 
 def _beside(
-    settings: config.Settings, problem: Problem, progress: Progress, before: Candidate, original: Path, result: Measured
+    settings: config.Settings,
+    problem: Problem,
+    progress: Progress,
+    before: Candidate,
+    original: Path,
+    result: Measured,
+    kept: EvaluationStore | None,
 ) -> dict[str, Any]:
     """Of a document: how much faster than the original, timed as the input of a run is; where that cannot be, why."""
     as_given = replace(problem, source=before.source, text=before.source)
-    timed = evaluated(settings, as_given, progress, is_input=True, gates_only=True)[1]
+    timed = evaluated(settings, as_given, progress, is_input=True, gates_only=True, kept=kept)[1]
     if not isinstance(timed, Measured):
         return {"said": printable(f"{said_of(result)}; {original} itself has no latency: {said_of(timed)}")}
     speedup = timed.latency_us / result.latency_us
