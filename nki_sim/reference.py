@@ -110,9 +110,9 @@ def nki_text(versions: Sequence[str]) -> str:
 
 
 def instruction_text(name: str, machine: str) -> str:
-    """Markdown: one instruction in full. Raises KeyError for a name or a machine that there is not."""
-    core = known_machine(machine)
-    return _in_full(_isa_functions(core)[name], core)
+    """Markdown: one instruction in full; nothing where the machine has none of that name."""
+    function = _isa_functions(core := known_machine(machine)).get(name)
+    return _in_full(function, core) if function is not None else ""
 
 
 def _in_full(function: Callable[..., Any], core: Machine) -> str:

@@ -26,7 +26,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from infra.agents import requests
-from infra.agents.tools import GRACE_S, TOOLS
+from infra.agents.requests import GRACE_S, TOOLS
 from infra.isolation.linux import IsolationUnavailable
 from infra.isolation.processes import adopt_orphans, children, hide_this_process
 from infra.records import to_document
@@ -38,13 +38,14 @@ if TYPE_CHECKING:
     from accelopt_core.evaluation import Step
     from accelopt_core.loop.events import Event
     from infra.documents.kernel_document import EvaluationDocument
-    from infra.runs.evaluation_store import EvaluationStore
     from infra.runs.run_folder import RunFolder
 
 # Each tool imports what it works with, and no other: half of a short call would be loading.
 
 MOST_ENTRIES = 20_000
 """Files of a run's folder that are looked at."""
+MOST_REMEMBERED = 40
+"""Experiences that are told, the newest."""
 LIGHT_BYTES = 4 << 30
 """Of memory, for what only reads a kernel's text."""
 LIGHT = (requests.Check, requests.FollowRun)
@@ -59,8 +60,6 @@ class Job:
     """The server's settings, as a document."""
     folder: Folder
     limit_s: float
-    verdicts: Path
-    """The server's folder of what was judged since it began."""
     made_from: str | None = None
     """Of a kernel that came of another: that one, whose reference it has."""
 
@@ -70,12 +69,6 @@ class Job:
         import config
 
         return config.from_document(self.told, "the server's settings")
-
-    @cached_property
-    def kept(self) -> EvaluationStore:
-        from infra.runs.evaluation_store import EvaluationStore
-
-        return EvaluationStore(self.verdicts, "server")
 
 
 class Answers:
@@ -114,13 +107,13 @@ def main() -> int:
 def _carried_out(said: Mapping[str, Any], answers: Answers) -> tuple[int, dict[str, Any]]:
     """The exit status, and the last line that is to be said."""
     try:
-        kind = TOOLS[said["tool"]].takes
+        kind = TOOLS[said["tool"]]
         folder = Folder(Path(said["folder"]))
         os.chdir(folder.path)
         confine(folder.path, *SHIPPED.values())
         job = Job(
             requests.read(kind, said["arguments"]), said["settings"], folder, float(said["limit_s"]),
-            Path(said["verdicts"]), said["made_from"],
+            said["made_from"],
         )  # fmt: skip
         if kind in LIGHT:
             _limit(job)
@@ -137,21 +130,11 @@ def _carried_out(said: Mapping[str, Any], answers: Answers) -> tuple[int, dict[s
 
 def _faults() -> tuple[type[Exception], ...]:
     """What is wrong with a call, a kernel or a machine, in one line."""
-    from accelopt_core.languages.registry import UnknownLanguage
     from accelopt_core.loop.rounds import BaselineRejected
-    from accelopt_core.ports import ModelError, TargetError, TaskFault
-    from infra.journal import JournalError
-    from infra.llm.prices import BadPriceFile
-    from infra.llm.provider import UnknownProvider
-    from infra.settings_reader import SettingsError
-    from infra.tasks.reference_reader import TaskInvalid
-    from infra.tasks.seed_index import TaskNotFound
+    from accelopt_core.ports import ModelError, TargetError
+    from infra.commands.by_name import USAGE_ERRORS
 
-    return (
-        SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownLanguage, UnknownProvider, BadPriceFile,
-        JournalError,
-        BaselineRejected, TargetError, ModelError,
-    )  # fmt: skip
+    return (*USAGE_ERRORS, BaselineRejected, TargetError, ModelError)
 
 
 # --- ending -----------------------------------------------------------------------------------------
@@ -294,7 +277,7 @@ def _evaluate(job: Job, request: requests.Evaluate, answers: Answers) -> Evaluat
     from infra.commands import evaluate
 
     original = job.folder.file(request.original) if request.original is not None else None
-    return evaluate.evaluation(_of_a_kernel(job, request), _named(request), answers.step, original, job.kept)
+    return evaluate.evaluation(_of_a_kernel(job, request), _named(request), answers.step, original)
 
 
 def _profile(job: Job, request: requests.Profile, answers: Answers) -> Any:
@@ -318,8 +301,8 @@ def _check(job: Job, request: requests.Check, answers: Answers) -> Any:
 def _menu(job: Job, request: requests.Menu, answers: Answers) -> Any:
     from infra.commands import menu
 
-    settings, most_s = _of_a_kernel(job, request), request.pricing_seconds
-    return menu.menu(settings, _named(request), answers.step, limit_s=most_s, kept=job.kept)
+    settings = _of_a_kernel(job, request)
+    return menu.menu(settings, _named(request), answers.step, limit_s=request.pricing_seconds)
 
 
 def _try(job: Job, request: requests.Try, answers: Answers) -> Any:
@@ -332,7 +315,7 @@ def _try(job: Job, request: requests.Try, answers: Answers) -> Any:
     before = settings.run.kernel or load_seed(named).kernel_path
     made = request.model_copy(update={"kernel": output})
     job = replace(job, made_from=job.made_from or request.kernel)
-    judged = evaluate.evaluation(_of_a_kernel(job, made), output, answers.step, before, job.kept)
+    judged = evaluate.evaluation(_of_a_kernel(job, made), output, answers.step, before)
     document = {"written": output, "diff": changed.diff, "evaluation": to_document(judged)}
     if judged.right and (judged.speedup or 1.0) >= 1.0:
         document["menu"] = to_document(_menu(job, made, answers))
@@ -340,9 +323,23 @@ def _try(job: Job, request: requests.Try, answers: Answers) -> Any:
 
 
 def _facts(job: Job, request: requests.Facts, answers: Answers) -> Any:
-    from infra.agents.facts import text_of
+    from accelopt_core.languages.nki.dialect import Dialect
+    from accelopt_core.languages.nki.machine_facts import machine_facts
+    from accelopt_core.model.prompting import render
+    from infra.assembly.targets import machine_of
+    from infra.runs.memory_file import MemoryFile
+    from nki_sim.machine import machine
+    from nki_sim.reference import instruction_list, instruction_text
 
-    return {"text": text_of(request.about, request.name, job.settings)}
+    about, where = request.about, machine_of(job.settings)
+    if about == "memory":
+        known = MemoryFile(job.settings.run.memory, lambda line: None).load().experiences
+        newest = sorted(known, key=lambda each: each.date)[-MOST_REMEMBERED:]
+        return {"text": "\n".join(f"- {each.title}: {each.summary}" for each in newest) or "nothing yet"}
+    if about == "api":
+        text = instruction_list(where) if request.name is None else instruction_text(request.name, where)
+        return {"text": text or f"no instruction is called {request.name}: `api` without a name lists all"}
+    return {"text": render("nki", f"nki/{about}.j2", machine=machine_facts(machine(where)), dialect=Dialect())}
 
 
 def _migrate(job: Job, request: requests.Migrate, answers: Answers) -> Any:

@@ -14,6 +14,7 @@ import select
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
@@ -30,8 +31,8 @@ import config
 from infra.agents import requests
 from infra.agents.background import Runs, TooMany
 from infra.agents.children import CallFailed, carried_out
-from infra.agents.terms import Terms
-from infra.agents.tools import INSTRUCTIONS, OF_THE_COMMAND_LINE, TOOLS, Tool
+from infra.agents.requests import COMMANDS, INSTRUCTIONS, LIMIT_S, TOOLS, WRITE
+from infra.agents.server import Terms
 from infra.isolation.processes import hide_this_process
 from infra.tasks.user_files import Outside
 
@@ -52,23 +53,19 @@ _MOST_LOG = 12
 
 def serve(terms: Terms) -> None:
     hide_this_process()  # a reference runs with its user's rights, and must not find keys in our environment
-    anyio.run(_serve, terms)
+    with TemporaryDirectory(prefix="nki-optimizer-") as verdicts:  # no agent writes there
+        run = replace(terms.settings.run, verdicts=terms.settings.run.verdicts or Path(verdicts))
+        anyio.run(_serve, replace(terms, settings=replace(terms.settings, run=run)))
 
 
 async def _serve(terms: Terms) -> None:
-    # What was judged is kept where no agent writes.
-    with TemporaryDirectory(prefix="nki-optimizer-") as verdicts:
-        await _answer(terms, Path(verdicts))
-
-
-async def _answer(terms: Terms, verdicts: Path) -> None:
     wire = _Wire()
     async with anyio.create_task_group() as background:
-        calls = _Calls(terms, Runs(background), verdicts)
+        calls = _Calls(terms, Runs(background))
         server: Server[Any] = Server(
             "nki-optimizer", version=config.VERSION, instructions=INSTRUCTIONS,
             on_list_tools=calls.listed, on_call_tool=calls.called,
-            on_list_resources=calls.resources, on_list_resource_templates=calls.templates, on_read_resource=calls.read,
+            on_list_resources=calls.resources, on_read_resource=calls.read,
         )  # fmt: skip
         async with stdio_server(wire, wire) as (reading, writing):
             await server.run(reading, writing, server.create_initialization_options())
@@ -174,10 +171,9 @@ def _asked(line: bytes) -> int | str | None:
 class _Calls:
     """What a client asks for."""
 
-    def __init__(self, terms: Terms, runs: Runs, verdicts: Path) -> None:
+    def __init__(self, terms: Terms, runs: Runs) -> None:
         self._terms = terms
         self._runs = runs
-        self._verdicts = verdicts
         self._held: dict[str, dict[str, str]] = {}
         """Of kernels that came of others here: what they are held against, as fields of a request or `made_from`."""
         self._places = anyio.CapacityLimiter(AT_ONCE)
@@ -186,21 +182,21 @@ class _Calls:
     async def listed(
         self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_described(tool) for tool in TOOLS.values()])
+        return types.ListToolsResult(tools=[_described(*each) for each in TOOLS.items()])
 
     async def called(
         self, context: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        tool = TOOLS.get(OF_THE_COMMAND_LINE.get(params.name, params.name))
-        if tool is None:
+        tool = COMMANDS.get(params.name, params.name)
+        if tool not in TOOLS:
             return self._failed(f"no tool is called {params.name[:60]!r}; there are: {', '.join(TOOLS)}")
         try:
             document, said = await self._answered(tool, params.arguments, context)
         except (ValueError, Outside, CallFailed, TooMany) as problem:
-            return self._failed(f"{tool.name}: {str(problem).removeprefix(f'{tool.name}: ')}")
+            return self._failed(f"{tool}: {str(problem).removeprefix(f'{tool}: ')}")
         text = json.dumps(self._terms.hidden(document), separators=(",", ":"), ensure_ascii=False)
         if len(text) > MOST_ANSWER:
-            return self._failed(f"{tool.name}: its answer has more than {MOST_ANSWER >> 20} MiB")
+            return self._failed(f"{tool}: its answer has more than {MOST_ANSWER >> 20} MiB")
         blocks = [text, *([self._terms.hidden("\n".join(said))] if said else [])]
         return types.CallToolResult(content=[types.TextContent(text=block) for block in blocks])
 
@@ -208,21 +204,16 @@ class _Calls:
         self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         matters = get_args(requests.Facts.model_fields["about"].annotation)
-        listed = [types.Resource(uri=f"nki://{about}", name=about, mime_type="text/markdown") for about in matters]
+        more = {"api": "nki://api/nc_matmul: one instruction in full"}
+        listed = [types.Resource(uri=f"nki://{about}", name=about, description=more.get(about)) for about in matters]
         return types.ListResourcesResult(resources=listed)
-
-    async def templates(
-        self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
-    ) -> types.ListResourceTemplatesResult:
-        api = types.ResourceTemplate(uri_template="nki://api/{instruction}", name="instruction")
-        return types.ListResourceTemplatesResult(resource_templates=[api])
 
     async def read(
         self, context: ServerRequestContext[Any], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         about, _, name = str(params.uri).removeprefix("nki://").strip("/").partition("/")
         try:
-            document, _ = await self._answered(TOOLS["facts"], {"about": about, "name": name or None}, context)
+            document, _ = await self._answered("facts", {"about": about, "name": name or None}, context)
         except (ValueError, CallFailed) as problem:
             raise MCPError(types.INVALID_PARAMS, self._terms.hidden(str(problem))) from None
         return types.ReadResourceResult(
@@ -270,8 +261,7 @@ class _Calls:
     def _job(self, tool: str, request: requests.Request, limit_s: float) -> dict[str, Any]:
         return {
             "tool": tool,
-            "verdicts": str(self._verdicts),
-            "made_from": self._held.get(getattr(request, "kernel", None) or "", {}).get("made_from"),
+            "made_from": self._held.get(getattr(request, "kernel", ""), {}).get("made_from"),
             "arguments": request.model_dump(mode="json"),
             "settings": config.to_document(self._terms.settings),
             "folder": str(self._terms.folder.path),
@@ -279,10 +269,10 @@ class _Calls:
         }
 
     async def _answered(
-        self, tool: Tool, arguments: Any, context: ServerRequestContext[Any]
+        self, tool: str, arguments: Any, context: ServerRequestContext[Any]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The document, and lines beside it. Raises ValueError, Outside, CallFailed and TooMany."""
-        request = requests.read(tool.takes, arguments)
+        request = requests.read(TOOLS[tool], arguments)
         self._check_files(request)
         if self._asked >= AT_ONCE + WAITING:
             raise ValueError(f"{self._asked} calls are under way already: wait for their answers")
@@ -293,11 +283,11 @@ class _Calls:
             self._asked -= 1
 
     async def _carried_out(
-        self, tool: Tool, request: requests.Request, context: ServerRequestContext[Any]
+        self, tool: str, request: requests.Request, context: ServerRequestContext[Any]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        limit_s = float(getattr(request, "seconds", tool.limit_s))
+        limit_s = float(getattr(request, "seconds", LIMIT_S))
         if isinstance(request, (requests.StartRun, requests.ResumeRun)):
-            job = self._job(tool.name, request, limit_s)
+            job = self._job(tool, request, limit_s)
             run_id = await self._runs.start(job, with_keys=self._terms.asks_models, limit_s=limit_s)
             return await self._followed(run_id, limit_s)
         if isinstance(request, requests.StopRun):
@@ -316,7 +306,7 @@ class _Calls:
             await context.session.report_progress(count, None, self._terms.hidden(line))
 
         async with self._place(limit_s) as left_s:
-            return await carried_out(self._job(tool.name, request, left_s), left_s, told), ()
+            return await carried_out(self._job(tool, request, left_s), left_s, told), ()
 
     @asynccontextmanager
     async def _place(self, limit_s: float) -> AsyncIterator[float]:
@@ -346,15 +336,13 @@ class _Calls:
         return document, self._runs.said(run_id)[-_MOST_LOG:]
 
 
-def _described(tool: Tool) -> types.Tool:
+def _described(name: str, takes: type[requests.Request]) -> types.Tool:
     return types.Tool(
-        name=tool.name,
-        description=tool.says,
-        input_schema=tool.takes.schema_for_agents(),
+        name=name,
+        description=" ".join((takes.__doc__ or "").split()),
+        input_schema=takes.schema_for_agents(),
         annotations=types.ToolAnnotations(
-            read_only_hint=not tool.writes,
-            destructive_hint=False,
-            idempotent_hint=not tool.writes,
+            read_only_hint=name not in WRITE, destructive_hint=False, idempotent_hint=name not in WRITE,
             open_world_hint=False,
         ),
-    )
+    )  # fmt: skip

@@ -49,12 +49,10 @@ def evaluated(
     is_input: bool,
     original: Candidate | None = None,
     gates_only: bool = False,
-    kept: EvaluationStore | None = None,
 ) -> tuple[TargetInfo, Evaluation]:
     """`is_input`: it is what a run begins with, so that what it gets wrong on changed inputs is left out, and said.
     `original`: the kernel that it was made from; it is then held to what a proposed kernel is, and proved equal to that
-    one where it can be. `gates_only`: its latency is wanted, and the full shape is not verified.
-    `kept`: what was judged before, which is then not judged again."""
+    one where it can be. `gates_only`: its latency is wanted, and the full shape is not verified."""
     limits = limits_of(settings)
     seeds = tuple(secrets.randbelow(1 << 31) for _ in range(settings.verification.extra_seeds))
     candidate = Candidate("input" if original is None else "changed", problem.source)
@@ -66,8 +64,9 @@ def evaluated(
     )  # fmt: skip
     with closing(target_of(problem.settled(settings))) as target:
         info = target.describe()
-        if kept is None:
+        if settings.run.verdicts is None:
             return info, target.evaluate(request, progress)
+        kept = EvaluationStore(settings.run.verdicts, "verdicts")
         # A text that is right on its own, or beside another, is a right input kernel too.
         alone = EvaluationRequest(problem.task, Candidate("", problem.source), limits)
         key = evaluation_key(alone, f"latency on {info.fingerprint} by {judge_fingerprint(problem.task.language)}")
@@ -82,11 +81,7 @@ def evaluated(
 
 
 def evaluation(
-    settings: config.Settings,
-    kernel: str,
-    progress: Progress,
-    original: Path | None = None,
-    kept: EvaluationStore | None = None,
+    settings: config.Settings, kernel: str, progress: Progress, original: Path | None = None
 ) -> EvaluationDocument:
     """The verdict on the settings' kernel. `kernel`: as it was named; `original`: what it was made from, which may be
     itself: then it is judged as a run judges its input.
@@ -95,10 +90,10 @@ def evaluation(
     """
     problem = _with_a_reference(settings, original)
     before, is_input = _made_from(problem, original)
-    info, result = evaluated(settings, problem, progress, is_input=is_input, original=before, kept=kept)
+    info, result = evaluated(settings, problem, progress, is_input=is_input, original=before)
     document = evaluation_document(kernel, problem.task, info, result)
     if before is not None and original is not None and isinstance(result, Measured):
-        return replace(document, **_beside(settings, problem, progress, before, original, result, kept))
+        return replace(document, **_beside(settings, problem, progress, before, original, result))
     failure = document.failure
     if original is None and failure is not None and failure.distribution != REFERENCE:
         as_a_run = started_as(f"python3 orchestrator.py evaluate {kernel} --original {kernel}")
@@ -119,17 +114,11 @@ def _with_a_reference(settings: config.Settings, original: Path | None) -> Probl
 
 
 def _beside(
-    settings: config.Settings,
-    problem: Problem,
-    progress: Progress,
-    before: Candidate,
-    original: Path,
-    result: Measured,
-    kept: EvaluationStore | None,
+    settings: config.Settings, problem: Problem, progress: Progress, before: Candidate, original: Path, result: Measured
 ) -> dict[str, Any]:
     """Of a document: how much faster than the original, timed as the input of a run is; where that cannot be, why."""
     as_given = replace(problem, source=before.source, text=before.source)
-    timed = evaluated(settings, as_given, progress, is_input=True, gates_only=True, kept=kept)[1]
+    timed = evaluated(settings, as_given, progress, is_input=True, gates_only=True)[1]
     if not isinstance(timed, Measured):
         return {"said": printable(f"{said_of(result)}; {original} itself has no latency: {said_of(timed)}")}
     speedup = timed.latency_us / result.latency_us

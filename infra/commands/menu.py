@@ -20,31 +20,21 @@ from infra.assembly.targets import predictor_of
 from infra.commands.evaluate import evaluated
 from infra.documents.kernel_document import ChangedDocument, MenuDocument
 from infra.prediction.predictor import Predictor
-from infra.runs.evaluation_store import EvaluationStore
 from infra.settings_reader import SettingsError
 from infra.tasks.user_files import Folder
 from infra.terminal.report import RunSummary, kernel_after, kernel_of
 from nki_sim.timing import ties
 
 
-def menu(
-    settings: config.Settings,
-    kernel: str,
-    progress: Progress,
-    *,
-    limit_s: float = LIMIT_S,
-    kept: EvaluationStore | None = None,
-) -> MenuDocument:
-    """`kernel`: as it was named. `limit_s`: most seconds for pricing. `kept`: what was judged before.
+def menu(settings: config.Settings, kernel: str, progress: Progress, *, limit_s: float = LIMIT_S) -> MenuDocument:
+    """`kernel`: as it was named. `limit_s`: most seconds for pricing.
 
     The kernel is compiled, tested at its cheaper shapes, or its only one, and timed. Raises what a run raises before it
     begins, BaselineRejected among it.
     """
     problem = nki_problem_of(settings, "menu")
     task, candidate = problem.task, Candidate("input", problem.source)
-    info, result = evaluated(
-        settings, problem, progress, is_input=True, gates_only=kept is not None or len(task.presets) > 1, kept=kept
-    )
+    info, result = evaluated(settings, problem, progress, is_input=True, gates_only=len(task.presets) > 1)
     if not isinstance(result, Measured):
         raise problem.rejected(result)
     context = RoundContext(1, task, candidate, result, candidate, result, result.latency_us, NKI)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra.agents.call import CARRIED_OUT
-from infra.agents.requests import StopRun
-from infra.agents.tools import INSTRUCTIONS, TOOLS
+from infra.agents.requests import INSTRUCTIONS, TOOLS, StopRun
 from infra.command_line import read
 from infra.documents.kernel_document import EvaluationDocument, MenuDocument
 from infra.documents.run_document import KernelDocument, RunDocument
