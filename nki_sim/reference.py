@@ -79,7 +79,7 @@ def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = CO
         "## Sizes",
         _sizes(core),
         "## nisa instructions in full",
-        *[_in_full(functions[name], core) for name in full],
+        *[f"### nisa.{name}{_signature(functions[name])}\n{_text(functions[name], core)}" for name in full],
         "## Other nisa instructions",
         f"Described where a plan names them: {', '.join(rest)}.",
         "## nisa enums",
@@ -112,11 +112,7 @@ def nki_text(versions: Sequence[str]) -> str:
 def instruction_text(name: str, machine: str) -> str:
     """Markdown: one instruction in full; nothing where the machine has none of that name."""
     function = _isa_functions(core := known_machine(machine)).get(name)
-    return _in_full(function, core) if function is not None else ""
-
-
-def _in_full(function: Callable[..., Any], core: Machine) -> str:
-    return f"### nisa.{function.__name__}{_signature(function)}\n{_text(function, core)}"
+    return "" if function is None else f"### nisa.{name}{_signature(function)}\n{_text(function, core)}"
 
 
 def instruction_list(machine: str) -> str:

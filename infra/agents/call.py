@@ -55,7 +55,6 @@ LIGHT = (requests.Check, requests.FollowRun)
 class Job:
     """One call, as the server hands it over."""
 
-    request: requests.Request
     told: Mapping[str, Any]
     """The server's settings, as a document."""
     folder: Folder
@@ -111,21 +110,23 @@ def _carried_out(said: Mapping[str, Any], answers: Answers) -> tuple[int, dict[s
         folder = Folder(Path(said["folder"]))
         os.chdir(folder.path)
         confine(folder.path, *SHIPPED.values())
-        job = Job(
-            requests.read(kind, said["arguments"]), said["settings"], folder, float(said["limit_s"]),
-            said["made_from"],
-        )  # fmt: skip
+        request = requests.read(kind, said["arguments"])
+        job = Job(said["settings"], folder, float(said["limit_s"]), said["made_from"])
         if kind in LIGHT:
             _limit(job)
-        document = CARRIED_OUT[kind](job, job.request, answers)
+        document = to_document(CARRIED_OUT[kind](job, request, answers))
     except (MemoryError, RecursionError) as error:
         return 2, {"error": f"{type(error).__name__}: this kernel's text is too large or too deep to be read"}
     except Exception as error:  # whatever it is, who asked is answered, and a fault of ours says that it is one
         if isinstance(error, _faults()):
-            return 2, {"error": _one_line(_for_agents(str(error), folder))}
+            return 2, {"error": _one_line(_for_agents(str(error)))}
         traceback.print_exc()
         return 1, {"error": _one_line(f"a fault of ours, please report it: {type(error).__name__}: {error}")}
-    return 0, {"document": _brief(finite(to_document(document)), folder, kind)}
+    return 0, {
+        "document": _brief(
+            finite(to_document(document)), LEFT_OUT - ({"fields"} if kind is requests.Profile else set())
+        )
+    }
 
 
 def _faults() -> tuple[type[Exception], ...]:
@@ -196,32 +197,29 @@ _COMMAND = re.compile(r"`?(?:python3 orchestrator\.py|orchestrator\.py|nki-optim
 _FLAG = re.compile(r"--([a-z]+)[ =](?=\S)")
 LEFT_OUT = {"schema", "why_faster", "fields", "min_us", "max_us", "samples", "cores", "target"}
 """What an agent has no use for, or is told elsewhere in the same answer."""
-MOST_LINES = 6
-"""Of hot lines and of gaps, each sorted."""
+MOST_LINES = {"hot_lines": 6, "gaps": 6}
+"""Of lists that begin with what matters most."""
 
 
-def _for_agents(text: str, folder: Folder) -> str:
-    """In words of the tools, not of the command line; files by their names below the folder."""
-    text = text.replace(f"{folder.path}{os.sep}", "")
+def _for_agents(text: str) -> str:
+    """In words of the tools, not of the command line."""
     return _FLAG.sub(r"\1=", _COMMAND.sub(r"the tool \1", text))
 
 
-def _brief(value: Any, folder: Folder, kind: type[requests.Request]) -> Any:
+def _brief(value: Any, left_out: set[str]) -> Any:
     """A document as an agent is given it: numbers of four digits, nothing that is empty."""
     if isinstance(value, float):
-        return float(f"{value:.4g}") if abs(value) < 1000 else round(value)
-    if isinstance(value, str):
-        return _for_agents(value, folder)
+        number = float(f"{value:.4g}")
+        return int(number) if number.is_integer() else number
     if isinstance(value, list):
-        return [_brief(each, folder, kind) for each in value]
+        return [_brief(each, left_out) for each in value]
     if not isinstance(value, dict):
         return value
-    left_out = LEFT_OUT - {"fields"} if kind is requests.Profile else LEFT_OUT
-    kept = {key: _brief(each, folder, kind) for key, each in value.items() if key not in left_out}
-    for key in ("hot_lines", "gaps"):
-        if len(kept.get(key, ())) > MOST_LINES:
-            kept[key] = kept[key][:MOST_LINES]
-    return {key: each for key, each in kept.items() if each not in (None, "", [], {})}
+    kept = {key: each[: MOST_LINES[key]] if key in MOST_LINES else each for key, each in value.items()}
+    short = {key: _brief(each, left_out) for key, each in kept.items() if key not in left_out}
+    if "said" in short:
+        short["said"] = _for_agents(short["said"])
+    return {key: each for key, each in short.items() if each not in (None, "", [], {})}
 
 
 # --- the tools --------------------------------------------------------------------------------------
@@ -229,7 +227,7 @@ def _brief(value: Any, folder: Folder, kind: type[requests.Request]) -> Any:
 
 def _of_a_kernel(job: Job, request: requests.Referenced) -> config.Settings:
     """The server's settings, for this kernel. Raises what is wrong with its files."""
-    from infra.tasks.seed_index import load_seed
+    from infra.tasks.seed_index import find_reference, load_seed
 
     named = getattr(request, "kernel", None)
     kernel = job.folder.file(named) if named is not None else None
@@ -237,7 +235,7 @@ def _of_a_kernel(job: Job, request: requests.Referenced) -> config.Settings:
     if request.reference is not None:
         problem: Path | None = job.folder.file(request.reference)
     elif seed is None and job.made_from is not None and kernel is not None:
-        problem = _reference_of(kernel, job.folder.file(job.made_from))
+        problem = find_reference(job.folder.file(job.made_from)).reference
     else:
         problem = seed.reference_path if seed is not None and kernel is not None else None
     run = replace(
@@ -246,16 +244,6 @@ def _of_a_kernel(job: Job, request: requests.Referenced) -> config.Settings:
         resume=None, run_id=None, view="quiet",
     )  # fmt: skip
     return replace(job.settings, run=run)
-
-
-def _reference_of(kernel: Path, made_from: Path) -> Path | None:
-    """That of the kernel it was made from, unless it has one of its own beside it."""
-    from infra.tasks.seed_index import BESIDE, TaskNotFound, find_reference
-
-    with contextlib.suppress(TaskNotFound):
-        if find_reference(kernel).why == BESIDE:
-            return None
-    return find_reference(made_from).reference
 
 
 def _named(request: requests.OfAKernel) -> str:
@@ -269,8 +257,9 @@ def _init(job: Job, request: requests.Init, answers: Answers) -> Any:
     kernel = job.folder.file(request.kernel)
     run = replace(job.settings.run, kernel=kernel, function=request.function, shape=tuple(request.shapes))
     asked = config.Invocation("init", replace(job.settings, run=run))
-    begun = init.write_reference(asked, job.folder, lambda line: answers.say(progress=line))
-    return {"written": str(begun.path.relative_to(job.folder.path)), "said": begun.remark, "text": begun.text}
+    written = init.write_reference(asked, lambda line: answers.say(progress=line), job.folder)
+    text = job.folder.read(written.path).decode()
+    return {"written": str(written.path.relative_to(job.folder.path)), "said": written.said[0], "text": text}
 
 
 def _evaluate(job: Job, request: requests.Evaluate, answers: Answers) -> EvaluationDocument:
@@ -286,7 +275,7 @@ def _profile(job: Job, request: requests.Profile, answers: Answers) -> Any:
     settings = _of_a_kernel(job, request)
     short = min(settings.target.compile_timeout_s, job.limit_s)
     settings = replace(settings, target=replace(settings.target, compile_timeout_s=short))
-    return profile.profile(settings, request.kernel, request.shapes, request.constants)
+    return profile.profile(settings, request.kernel)
 
 
 def _check(job: Job, request: requests.Check, answers: Answers) -> Any:

@@ -32,7 +32,7 @@ from infra.agents import requests
 from infra.agents.background import Runs, TooMany
 from infra.agents.children import CallFailed, carried_out
 from infra.agents.requests import COMMANDS, INSTRUCTIONS, LIMIT_S, TOOLS, WRITE
-from infra.agents.server import Terms
+from infra.agents.terms import Terms
 from infra.isolation.processes import hide_this_process
 from infra.tasks.user_files import Outside
 
@@ -47,6 +47,7 @@ LISTENS_S = 5.0
 """That a client which has closed its end is given to take the answer it was promised."""
 _AT_A_TIME = 4096
 """Bytes that a pipe takes without making us wait, once it takes any: a page."""
+HELD_AGAINST = ("reference", "task", "function")
 _MOST_LOG = 12
 """Lines of a run's log that are shown."""
 
@@ -114,11 +115,9 @@ class _Wire:
 
     async def _messages(self) -> AsyncIterator[str]:
         async for line in self._lines():
-            problem, asked, code = "", None, types.PARSE_ERROR
+            problem = ""
             if len(line) > MOST_LINE:
                 problem = f"a message has at most {MOST_LINE:,} bytes"
-                asked = _asked(line)
-                code = types.PARSE_ERROR if asked is None else types.INVALID_REQUEST
             else:
                 try:  # as the SDK will, which says nothing of what it drops
                     types.jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -127,8 +126,8 @@ class _Wire:
             if not problem:
                 yield line.decode("utf-8")  # it is valid, or the reader above had said so
             elif line.strip():
-                error = {"code": code, "message": problem}
-                await self.write(json.dumps({"jsonrpc": "2.0", "id": asked, "error": error}) + "\n")
+                error = {"code": types.PARSE_ERROR, "message": problem}
+                await self.write(json.dumps({"jsonrpc": "2.0", "id": None, "error": error}) + "\n")
 
     async def _lines(self) -> AsyncIterator[bytes]:
         """Of one that is too long a beginning that is too long as well."""
@@ -151,31 +150,14 @@ def _has_closed(pipe: int) -> bool:
     return any(event & ~select.POLLIN for _, event in asked.poll(0))
 
 
-_BEGINNING = 4096
-"""Bytes of a message that is too long in which its id is looked for."""
-_ID = re.compile(
-    rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\s*"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*,'
-)
-"""At the top of a message: before it only what clients put there, so that no `id` further in is taken for it."""
-
-
-def _asked(line: bytes) -> int | str | None:
-    """Of a message too long to be read, the id, where it stands before what is long: its sender waits for that."""
-    found = _ID.match(line[:_BEGINNING])
-    try:
-        return json.loads(found[1]) if found is not None else None
-    except ValueError:  # no UTF-8, or a number as JSON has none
-        return None
-
-
 class _Calls:
     """What a client asks for."""
 
     def __init__(self, terms: Terms, runs: Runs) -> None:
         self._terms = terms
         self._runs = runs
-        self._held: dict[str, dict[str, str]] = {}
-        """Of kernels that came of others here: what they are held against, as fields of a request or `made_from`."""
+        self._held: dict[str, dict[str, Any]] = {}
+        """Of each kernel's file, HELD_AGAINST as it was last named; of one that came of another here, `made_from`."""
         self._places = anyio.CapacityLimiter(AT_ONCE)
         self._asked = 0
 
@@ -195,6 +177,7 @@ class _Calls:
         except (ValueError, Outside, CallFailed, TooMany) as problem:
             return self._failed(f"{tool}: {str(problem).removeprefix(f'{tool}: ')}")
         text = json.dumps(self._terms.hidden(document), separators=(",", ":"), ensure_ascii=False)
+        text = text.replace(f"{self._terms.folder.path}{os.sep}", "")
         if len(text) > MOST_ANSWER:
             return self._failed(f"{tool}: its answer has more than {MOST_ANSWER >> 20} MiB")
         blocks = [text, *([self._terms.hidden("\n".join(said))] if said else [])]
@@ -221,7 +204,7 @@ class _Calls:
         )
 
     def _failed(self, problem: str) -> types.CallToolResult:
-        said = " ".join(self._terms.hidden(problem).split())
+        said = " ".join(self._terms.hidden(problem).replace(f"{self._terms.folder.path}{os.sep}", "").split())
         return types.CallToolResult(content=[types.TextContent(text=said)], is_error=True)
 
     def _check_files(self, request: requests.Request) -> None:
@@ -235,28 +218,28 @@ class _Calls:
             self._terms.folder.new_file(output, overwrite=getattr(request, "overwrite", False))
 
     def _completed(self, request: requests.Request) -> requests.Request:
-        """With the reference of a kernel that came of another, and with a name for the new one."""
+        """With the reference that was named for the kernel before, or for the one it came of; a new one has a name."""
         if not isinstance(request, requests.Referenced):
             return request
-        kernel = getattr(request, "kernel", None) or ""
-        fields = ("reference", "task", "function")
-        own = {name: value for name in fields if (value := getattr(request, name)) is not None}
-        held = self._held.get(kernel, {})
-        if "reference" not in own and "task" not in own:
-            own = {**{name: held[name] for name in fields if name in held}, **own}
+        kernel = str(getattr(request, "kernel", None) or "")
+        own = {name: given for name in HELD_AGAINST if (given := getattr(request, name)) is not None}
+        if not {"reference", "task"} & own.keys():
+            own = {**{name: held for name, held in self._held.get(kernel, {}).items() if name in HELD_AGAINST}, **own}
         origin = getattr(request, "original", None) or kernel
-        output = getattr(request, "output", kernel)
-        if isinstance(request, requests.Try) and output is None:
-            place = Path(kernel or request.task or "")
-            stem = re.sub(r"_\d+$", "", place.stem)
-            names = (str(place.with_name(f"{stem}_{number}.py")) for number in itertools.count(2))
-            output = next(
-                name for name in names if name not in self._held and not self._terms.folder.place(name).exists()
-            )
-            own["output"] = output
-        if output != origin and origin:
-            self._held[output] = {"made_from": origin, **self._held.get(origin, {}), **own}
-        return request.model_copy(update=own)
+        made = str(getattr(request, "output", kernel) or self._free_name(Path(kernel or str(request.task))))
+        if origin:
+            self._held[made] = {
+                **({"made_from": origin} if made != origin else {}),
+                **self._held.get(origin, {}),
+                **own,
+            }
+        return request.model_copy(update={**own, "output": made} if isinstance(request, requests.Try) else own)
+
+    def _free_name(self, kernel: Path) -> str:
+        """For what comes of that kernel, beside it."""
+        stem = re.sub(r"_\d+$", "", kernel.stem)
+        names = (str(kernel.with_name(f"{stem}_{number}.py")) for number in itertools.count(2))
+        return next(name for name in names if name not in self._held and not self._terms.folder.place(name).exists())
 
     def _job(self, tool: str, request: requests.Request, limit_s: float) -> dict[str, Any]:
         return {

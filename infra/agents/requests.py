@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from infra.tasks.kernel_signature import SHAPE
 from infra.tasks.user_files import LONGEST_NAME
@@ -34,9 +34,6 @@ Constant = Union[
 
 FLAGS = {"problem": "reference", "run": "run_id", "shape": "shapes", "max_hours": "hours", "o": "output"}
 """Of the command line that say the same."""
-
-_NAMED = re.compile(r"[A-Za-z_]\w*=[^=]")
-"""A constant as a command line has it."""
 
 Kernel = Annotated[PathName, Field(description="The kernel's .py file.")]
 Function = Annotated[Identifier | None, Field(description="Which of the file's functions, where it holds several.")]
@@ -139,19 +136,7 @@ class Profile(Referenced):
 
     kernel: Kernel
     preset: Preset = None
-    shapes: Shapes = []
-    constants: list[Constant] = Field(
-        default=[], max_length=32, description="With shapes: what it takes besides, in the order of its parameters."
-    )
     seconds: int = Field(120, ge=5, le=1200, description=_SECONDS)
-
-    @field_validator("constants")
-    @classmethod
-    def _without_names(cls, given: list[Constant]) -> list[Constant]:
-        named = next((each for each in given if isinstance(each, str) and _NAMED.match(each)), None)
-        if named is not None:
-            raise ValueError(f"values without names, in the order of the parameters: not {named!r}")
-        return given
 
 
 class Check(Request):

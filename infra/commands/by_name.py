@@ -466,9 +466,9 @@ def show_config(invocation: config.Invocation, answer: Answer) -> int:
 def init(invocation: config.Invocation, answer: Answer) -> int:
     from infra.commands import init as writing
 
-    begun = writing.write_reference(invocation, None, lambda line: print(f"init: {line}", file=sys.stderr))
+    written = writing.write_reference(invocation, lambda line: print(f"init: {line}", file=sys.stderr))
     console = Console()
-    for line in (f"wrote {report.shown_path(begun.path)}: {begun.remark}", f"fill in each TODO, then: {begun.run}"):
+    for line in written.said:
         console.print(started_as(line), soft_wrap=True, highlight=False, markup=False)
     return FINISHED
 

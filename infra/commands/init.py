@@ -53,15 +53,10 @@ _BEYOND = re.compile(r"index \d+:(\d+) of dimension (\d+) \(size \d+\) of (\w+)\
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A reference whose TODOs are left."""
-
+class Written:
     path: Path
-    text: str
-    remark: str
-    """What it holds, for people."""
-    run: str
-    """The command that comes next."""
+    said: tuple[str, ...]
+    """For people: what it holds, and what to do next."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,9 @@ Told = Callable[[str], None]
 """For people, while shapes are tried: a process each, which on a busy machine is a silence of a minute."""
 
 
-def write_reference(invocation: config.Invocation, folder: Folder | None, told: Told = lambda line: None) -> Begun:
+def write_reference(
+    invocation: config.Invocation, told: Told = lambda line: None, folder: Folder | None = None
+) -> Written:
     """`folder`: the kernel's file is in it, and so is what is written; None where it may be anywhere.
 
     Raises SettingsError where no kernel is named, or the file is there; TaskInvalid for what the kernel is.
@@ -123,13 +120,12 @@ def write_reference(invocation: config.Invocation, folder: Folder | None, told: 
     arguments, remark = _arguments(source, around, signature, invocation, language, told)
     text = skeleton(kernel.name, signature, arguments, layouts=language is NKI)
     compile(text, str(path), "exec")
-    real = kernel.parent.resolve() / path.name
     try:
-        (folder or Folder(real.parent)).write(real, text, overwrite=False)
+        (folder or Folder(path.parent)).write(kernel.parent.resolve() / path.name, text, overwrite=False)
     except OSError as error:
         raise SettingsError(f"init: {path}: {error.strerror}") from None
     run = f"python3 orchestrator.py {shown_path(kernel)}{' --migrate' if _is_beta_1(source, language) else ''}"
-    return Begun(path, text, remark, run)
+    return Written(path, (f"wrote {shown_path(path)}: {remark}", f"fill in each TODO, then: {run}"))
 
 
 def _is_beta_1(source: str, language: Language) -> bool:

@@ -21,7 +21,6 @@ from infra.tasks.reference_reader import TaskInvalid, read_reference
 from infra.tasks.user_files import SHIPPED, read_text
 
 SEEDS = SHIPPED[DEFAULT_LANGUAGE]
-BESIDE = "found beside the kernel"
 
 
 class TaskNotFound(Exception):
@@ -122,7 +121,7 @@ def find_reference(kernel_path: Path, folder: Path | None = None, shapes: Sequen
         looked.append(str(candidate))
         if candidate.is_file() and not _same_file(candidate, kernel_path):
             task = task_from_files(candidate, _task_name(kernel_path), shapes)
-            return Adopted(task, candidate, BESIDE)
+            return Adopted(task, candidate, "found beside the kernel")
     if shapes:
         raise TaskNotFound(f"--shape: of which function? {kernel_path} has no {looked[0]} beside it: --problem REF.py")
     of_run = _of_run(kernel_path.parent)

@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 import orchestrator
 from infra.agents import server
 from infra.agents.protocol import _Calls
-from infra.agents.server import terms_of
+from infra.agents.terms import terms_of
 from infra.command_line import read
 from tests.agents.client import SMALL, Agent, folder_of_a_kernel, listing, with_agent
 from tests.agents.wire import Wire, descendants, served

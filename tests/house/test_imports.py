@@ -117,7 +117,7 @@ def test_the_types_that_all_share_import_no_language(name: str) -> None:
 
 def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> None:
     assert {module for module in modules() if "config" in imports(module)} == {
-        "infra.agents.call", "infra.agents.protocol", "infra.agents.server",
+        "infra.agents.call", "infra.agents.protocol", "infra.agents.server", "infra.agents.terms",
         "infra.assembly.language_parts", "infra.assembly.of_nki", "infra.assembly.problem",
         "infra.assembly.proposing", "infra.assembly.rounds", "infra.assembly.run", "infra.assembly.targets",
         "infra.command_line", "infra.commands.machines", "infra.commands.evaluate", "infra.commands.init",
