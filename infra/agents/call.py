@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import config
     from accelopt_core.evaluation import Step
     from accelopt_core.loop.events import Event
-    from infra.documents.kernel_document import EvaluationDocument
     from infra.runs.run_folder import RunFolder
 
 # Each tool imports what it works with, and no other: half of a short call would be loading.
@@ -119,14 +118,11 @@ def _carried_out(said: Mapping[str, Any], answers: Answers) -> tuple[int, dict[s
         return 2, {"error": f"{type(error).__name__}: this kernel's text is too large or too deep to be read"}
     except Exception as error:  # whatever it is, who asked is answered, and a fault of ours says that it is one
         if isinstance(error, _faults()):
-            return 2, {"error": _one_line(_for_agents(str(error)))}
+            return 2, {"error": _for_agents(str(error))}
         traceback.print_exc()
-        return 1, {"error": _one_line(f"a fault of ours, please report it: {type(error).__name__}: {error}")}
-    return 0, {
-        "document": _brief(
-            finite(to_document(document)), LEFT_OUT - ({"fields"} if kind is requests.Profile else set())
-        )
-    }
+        return 1, {"error": _for_agents(f"a fault of ours, please report it: {type(error).__name__}: {error}")}
+    left_out = LEFT_OUT - {"fields"} if kind is requests.Profile else LEFT_OUT
+    return 0, {"document": _brief(finite(document), left_out)}
 
 
 def _faults() -> tuple[type[Exception], ...]:
@@ -187,23 +183,19 @@ def _limit(job: Job) -> None:
             resource.setrlimit(which, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:2000]
-
-
 # --- what agents read -------------------------------------------------------------------------------
 
 _COMMAND = re.compile(r"`?(?:python3 orchestrator\.py|orchestrator\.py|nki-optimizer)\s(init|evaluate|menu)\b[^`;]*`?")
 _FLAG = re.compile(r"--([a-z]+)[ =](?=\S)")
 LEFT_OUT = {"schema", "why_faster", "fields", "min_us", "max_us", "samples", "cores", "target"}
 """What an agent has no use for, or is told elsewhere in the same answer."""
-MOST_LINES = {"hot_lines": 6, "gaps": 6}
+MOST_LINES = {"hot_lines": 5, "gaps": 4, "blocked": 2, "reasons": 3}
 """Of lists that begin with what matters most."""
 
 
 def _for_agents(text: str) -> str:
-    """In words of the tools, not of the command line."""
-    return _FLAG.sub(r"\1=", _COMMAND.sub(r"the tool \1", text))
+    """One line, in words of the tools, not of the command line."""
+    return _FLAG.sub(r"\1=", _COMMAND.sub(r"the tool \1", " ".join(text.split())))[:2000]
 
 
 def _brief(value: Any, left_out: set[str]) -> Any:
@@ -262,7 +254,7 @@ def _init(job: Job, request: requests.Init, answers: Answers) -> Any:
     return {"written": str(written.path.relative_to(job.folder.path)), "said": written.said[0], "text": text}
 
 
-def _evaluate(job: Job, request: requests.Evaluate, answers: Answers) -> EvaluationDocument:
+def _evaluate(job: Job, request: requests.Evaluate, answers: Answers) -> Any:
     from infra.commands import evaluate
 
     original = job.folder.file(request.original) if request.original is not None else None
@@ -274,8 +266,8 @@ def _profile(job: Job, request: requests.Profile, answers: Answers) -> Any:
 
     settings = _of_a_kernel(job, request)
     short = min(settings.target.compile_timeout_s, job.limit_s)
-    settings = replace(settings, target=replace(settings.target, compile_timeout_s=short))
-    return profile.profile(settings, request.kernel)
+    target = replace(settings.target, compile_timeout_s=short)
+    return profile.profile(replace(settings, target=target), request.kernel)
 
 
 def _check(job: Job, request: requests.Check, answers: Answers) -> Any:
@@ -300,12 +292,12 @@ def _try(job: Job, request: requests.Try, answers: Answers) -> Any:
 
     assert request.output is not None, "the server names it"
     settings, named, output = _of_a_kernel(job, request), _named(request), request.output
-    changed = menu.change(settings, named, request.tool, request.site, job.folder, output, overwrite=False)
+    menu.change(settings, named, request.tool, request.site, job.folder, output, overwrite=False)
     before = settings.run.kernel or load_seed(named).kernel_path
     made = request.model_copy(update={"kernel": output})
     job = replace(job, made_from=job.made_from or request.kernel)
     judged = evaluate.evaluation(_of_a_kernel(job, made), output, answers.step, before)
-    document = {"written": output, "diff": changed.diff, "evaluation": to_document(judged)}
+    document = {"written": output, "evaluation": to_document(judged)}
     if judged.right and (judged.speedup or 1.0) >= 1.0:
         document["menu"] = to_document(_menu(job, made, answers))
     return document
@@ -456,19 +448,10 @@ def _found(job: Job, run_id: str) -> RunFolder:
 
 
 CARRIED_OUT: dict[type[requests.Request], Callable[[Job, Any, Answers], Any]] = {
-    requests.Init: _init,
-    requests.Evaluate: _evaluate,
-    requests.Profile: _profile,
-    requests.Check: _check,
-    requests.Menu: _menu,
-    requests.Try: _try,
-    requests.Facts: _facts,
-    requests.Migrate: _migrate,
-    requests.Doctor: _doctor,
-    requests.StartRun: _start,
-    requests.ResumeRun: _resume,
-    requests.FollowRun: _follow,
-}
+    requests.Init: _init, requests.Evaluate: _evaluate, requests.Profile: _profile, requests.Check: _check,
+    requests.Menu: _menu, requests.Try: _try, requests.Facts: _facts, requests.Migrate: _migrate,
+    requests.Doctor: _doctor, requests.StartRun: _start, requests.ResumeRun: _resume, requests.FollowRun: _follow,
+}  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -176,12 +176,15 @@ class _Calls:
             document, said = await self._answered(tool, params.arguments, context)
         except (ValueError, Outside, CallFailed, TooMany) as problem:
             return self._failed(f"{tool}: {str(problem).removeprefix(f'{tool}: ')}")
-        text = json.dumps(self._terms.hidden(document), separators=(",", ":"), ensure_ascii=False)
-        text = text.replace(f"{self._terms.folder.path}{os.sep}", "")
+        text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
         if len(text) > MOST_ANSWER:
             return self._failed(f"{tool}: its answer has more than {MOST_ANSWER >> 20} MiB")
-        blocks = [text, *([self._terms.hidden("\n".join(said))] if said else [])]
+        blocks = [self._shown(block) for block in (text, "\n".join(said)) if block]
         return types.CallToolResult(content=[types.TextContent(text=block) for block in blocks])
+
+    def _shown(self, text: str) -> str:
+        """Without secrets, and with files by their names below the folder."""
+        return self._terms.hidden(text).replace(f"{self._terms.folder.path}{os.sep}", "")
 
     async def resources(
         self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
@@ -198,13 +201,12 @@ class _Calls:
         try:
             document, _ = await self._answered("facts", {"about": about, "name": name or None}, context)
         except (ValueError, CallFailed) as problem:
-            raise MCPError(types.INVALID_PARAMS, self._terms.hidden(str(problem))) from None
-        return types.ReadResourceResult(
-            contents=[types.TextResourceContents(uri=params.uri, text=self._terms.hidden(document["text"]))]
-        )
+            raise MCPError(types.INVALID_PARAMS, self._shown(str(problem))) from None
+        text = types.TextResourceContents(uri=params.uri, text=self._shown(document["text"]))
+        return types.ReadResourceResult(contents=[text])
 
     def _failed(self, problem: str) -> types.CallToolResult:
-        said = " ".join(self._terms.hidden(problem).replace(f"{self._terms.folder.path}{os.sep}", "").split())
+        said = " ".join(self._shown(problem).split())
         return types.CallToolResult(content=[types.TextContent(text=said)], is_error=True)
 
     def _check_files(self, request: requests.Request) -> None:

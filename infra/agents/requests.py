@@ -160,9 +160,9 @@ class Menu(OfAKernel):
 
 
 class Try(Menu):
-    """Applies one change of a kernel's menu, writes the new kernel to a new file, evaluates it beside the old one, and
-    returns the diff, the evaluation with its speedup and, where it is not slower, the new kernel's menu. Next: try that
-    menu's first; or another change of the old one.
+    """Applies one change of a kernel's menu, writes the new kernel to a new file (`written`), evaluates it beside the
+    old one, and returns the evaluation with its speedup and, where it is not slower, the new kernel's menu. Next: try
+    that menu's first; or another change of the old one.
     """
 
     tool: Name = Field(description="`tool` of a change of the menu.")

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
-from accelopt_core.ports import BudgetExhausted, Message, ModelBusy, ModelError, ModelReply, ModelRequest, Role, Usage
+from accelopt_core.ports import (
+    BudgetExhausted,
+    Message,
+    ModelBusy,
+    ModelEmptyReply,
+    ModelError,
+    ModelRefused,
+    ModelReply,
+    ModelRequest,
+    Role,
+    Usage,
+)  # fmt: skip
 from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget, totals_by
 from infra.llm.prices import BadPriceFile, load_prices
 from infra.llm.recording import (
@@ -177,6 +189,17 @@ def test_a_server_that_reports_no_usage_is_counted_by_its_texts_and_stopped_by_a
     again = Ledger(PRICES)
     again.catch_up([recorded(Exchange(asked, "a:local", 0.1, first))])
     assert again.total.usage == expected and again.total.by_text == 1
+
+
+@pytest.mark.parametrize("error", [ModelEmptyReply("all thought"), ModelRefused("no")])
+def test_replies_of_nothing_without_usage_are_stopped_by_a_budget_too(error: ModelError) -> None:
+    ledger = Ledger(PRICES, ModelBudget(max_tokens=900))
+    model = ledger.wrap(Scripted("a:local", *[error] * 9))
+    with pytest.raises(BudgetExhausted):
+        for _ in range(9):
+            with contextlib.suppress(ModelEmptyReply, ModelRefused):
+                model.complete(request(text="x" * 600, max_tokens=100))
+    assert 0 < ledger.total.usage.total_tokens <= 900
 
 
 def test_exchanges_are_recorded_with_their_outcome_and_read_back() -> None:
