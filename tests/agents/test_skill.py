@@ -74,7 +74,7 @@ def test_every_field_and_verdict_that_the_skill_names_is_there() -> None:
 def test_every_tool_is_carried_out_and_says_what_to_call_next() -> None:
     for name, takes in TOOLS.items():
         assert takes in CARRIED_OUT or takes is StopRun
-        assert ("Next: " in str(takes.__doc__) or name in ("doctor", "stop_run")) and len(str(takes.__doc__)) < 500
+        assert ("Next:" in str(takes.__doc__) or name in ("doctor", "stop_run")) and len(str(takes.__doc__)) < 500
     assert set(TOOLS) > WRITE and not set(COMMANDS.values()) - set(TOOLS)
     named = set(re.findall(r"\b(?:start|follow|resume|stop)_run\b", INSTRUCTIONS + BODY))
     assert named <= set(TOOLS)
