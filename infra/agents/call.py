@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 MOST_ENTRIES = 20_000
 """Files of a run's folder that are looked at."""
-MOST_REMEMBERED = 40
-"""Experiences that are told, the newest."""
 LIGHT_BYTES = 4 << 30
 """Of memory, for what only reads a kernel's text."""
 LIGHT = (requests.Check, requests.FollowRun)
@@ -290,8 +288,7 @@ def _try(job: Job, request: requests.Try, answers: Answers) -> Any:
     from infra.commands import evaluate, menu
     from infra.tasks.seed_index import load_seed
 
-    assert request.output is not None, "the server names it"
-    settings, named, output = _of_a_kernel(job, request), _named(request), request.output
+    settings, named, output = _of_a_kernel(job, request), _named(request), str(request.output)
     menu.change(settings, named, request.tool, request.site, job.folder, output, overwrite=False)
     before = settings.run.kernel or load_seed(named).kernel_path
     made = request.model_copy(update={"kernel": output})
@@ -315,7 +312,7 @@ def _facts(job: Job, request: requests.Facts, answers: Answers) -> Any:
     about, where = request.about, machine_of(job.settings)
     if about == "memory":
         known = MemoryFile(job.settings.run.memory, lambda line: None).load().experiences
-        newest = sorted(known, key=lambda each: each.date)[-MOST_REMEMBERED:]
+        newest = sorted(known, key=lambda each: each.date)[-40:]
         return {"text": "\n".join(f"- {each.title}: {each.summary}" for each in newest) or "nothing yet"}
     if about == "api":
         text = instruction_list(where) if request.name is None else instruction_text(request.name, where)

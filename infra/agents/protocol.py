@@ -189,10 +189,8 @@ class _Calls:
     async def resources(
         self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        matters = get_args(requests.Facts.model_fields["about"].annotation)
-        more = {"api": "nki://api/nc_matmul: one instruction in full"}
-        listed = [types.Resource(uri=f"nki://{about}", name=about, description=more.get(about)) for about in matters]
-        return types.ListResourcesResult(resources=listed)
+        names = [*get_args(requests.Facts.model_fields["about"].annotation), "api/nc_matmul"]
+        return types.ListResourcesResult(resources=[types.Resource(uri=f"nki://{name}", name=name) for name in names])
 
     async def read(
         self, context: ServerRequestContext[Any], params: types.ReadResourceRequestParams
@@ -206,18 +204,16 @@ class _Calls:
         return types.ReadResourceResult(contents=[text])
 
     def _failed(self, problem: str) -> types.CallToolResult:
-        said = " ".join(self._shown(problem).split())
-        return types.CallToolResult(content=[types.TextContent(text=said)], is_error=True)
+        said = types.TextContent(text=" ".join(self._shown(problem).split()))
+        return types.CallToolResult(content=[said], is_error=True)
 
     def _check_files(self, request: requests.Request) -> None:
         """What can be told from names; the process that opens them looks again, at what it opened. Raises Outside."""
-        for name in ("kernel", "reference", "original"):
-            given = getattr(request, name, None)
-            if given is not None:
-                self._terms.folder.file(given)
-        output = getattr(request, "output", None)
-        if output is not None:
-            self._terms.folder.new_file(output, overwrite=getattr(request, "overwrite", False))
+        given = {name: value for name, value in request if value is not None}
+        for name in {"kernel", "reference", "original"} & given.keys():
+            self._terms.folder.file(given[name])
+        if "output" in given:
+            self._terms.folder.new_file(given["output"], overwrite=given.get("overwrite", False))
 
     def _completed(self, request: requests.Request) -> requests.Request:
         """With the reference that was named for the kernel before, or for the one it came of; a new one has a name."""
@@ -230,11 +226,8 @@ class _Calls:
         origin = getattr(request, "original", None) or kernel
         made = str(getattr(request, "output", kernel) or self._free_name(Path(kernel or str(request.task))))
         if origin:
-            self._held[made] = {
-                **({"made_from": origin} if made != origin else {}),
-                **self._held.get(origin, {}),
-                **own,
-            }
+            came_of = {"made_from": origin} if made != origin else {}
+            self._held[made] = {**came_of, **self._held.get(origin, {}), **own}
         return request.model_copy(update={**own, "output": made} if isinstance(request, requests.Try) else own)
 
     def _free_name(self, kernel: Path) -> str:
@@ -288,7 +281,7 @@ class _Calls:
         async def told(line: str) -> None:
             nonlocal count
             count += 1
-            await context.session.report_progress(count, None, self._terms.hidden(line))
+            await context.session.report_progress(count, None, self._shown(line))
 
         async with self._place(limit_s) as left_s:
             return await carried_out(self._job(tool, request, left_s), left_s, told), ()
@@ -326,8 +319,5 @@ def _described(name: str, takes: type[requests.Request]) -> types.Tool:
         name=name,
         description=" ".join((takes.__doc__ or "").split()),
         input_schema=takes.schema_for_agents(),
-        annotations=types.ToolAnnotations(
-            read_only_hint=name not in WRITE, destructive_hint=False, idempotent_hint=name not in WRITE,
-            open_world_hint=False,
-        ),
-    )  # fmt: skip
+        annotations=types.ToolAnnotations(read_only_hint=name not in WRITE, destructive_hint=False),
+    )

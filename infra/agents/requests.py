@@ -69,18 +69,13 @@ def _small(schema: Any) -> Any:
     return {**kept, "properties": properties} if properties else kept
 
 
-_NOT_SHOWN = {
-    "title", "minLength", "maxLength", "maxItems", "pattern", "propertyNames", "additionalProperties", "properties",
-}  # fmt: skip
+_NOT_SHOWN = {"title", "minLength", "maxLength", "maxItems", "pattern", "additionalProperties", "properties"}
 
 
 class Referenced(Request):
     """What a kernel is held against."""
 
-    reference: PathName | None = Field(
-        None,
-        description="Its NumPy reference. Without it: KERNEL_reference.py, or that of the kernel it was made from.",
-    )
+    reference: PathName | None = Field(None, description="Without it: KERNEL_reference.py, or its original's.")
     task: Name | None = Field(None, description="Instead: a shipped task's reference (matmul, silu, ...).")
     function: Function = None
 

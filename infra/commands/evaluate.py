@@ -71,8 +71,7 @@ def evaluated(
         alone = EvaluationRequest(problem.task, Candidate("", problem.source), limits)
         key = evaluation_key(alone, f"latency on {info.fingerprint} by {judge_fingerprint(problem.task.language)}")
         stored = kept.get(key) if is_input else None
-        known = stored.evaluation if stored is not None else None
-        if isinstance(known, Measured) and (gates_only or known.verified_full):
+        if stored and isinstance(known := stored.evaluation, Measured) and (gates_only or known.verified_full):
             return info, known
         result = RememberingTarget(target, kept).evaluate(request, progress)
         if isinstance(result, Measured):
