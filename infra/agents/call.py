@@ -284,7 +284,7 @@ def _menu(job: Job, request: requests.Menu, answers: Answers) -> Any:
     return menu.menu(settings, _named(request), answers.step, limit_s=request.pricing_seconds)
 
 
-def _try(job: Job, request: requests.Try, answers: Answers) -> Any:
+def _try(job: Job, request: requests.TryChange, answers: Answers) -> Any:
     from infra.commands import evaluate, menu
     from infra.tasks.seed_index import load_seed
 
@@ -446,7 +446,7 @@ def _found(job: Job, run_id: str) -> RunFolder:
 
 CARRIED_OUT: dict[type[requests.Request], Callable[[Job, Any, Answers], Any]] = {
     requests.Init: _init, requests.Evaluate: _evaluate, requests.Profile: _profile, requests.Check: _check,
-    requests.Menu: _menu, requests.Try: _try, requests.Facts: _facts, requests.Migrate: _migrate,
+    requests.Menu: _menu, requests.TryChange: _try, requests.Facts: _facts, requests.Migrate: _migrate,
     requests.Doctor: _doctor, requests.StartRun: _start, requests.ResumeRun: _resume, requests.FollowRun: _follow,
 }  # fmt: skip
 

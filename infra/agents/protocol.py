@@ -228,7 +228,7 @@ class _Calls:
         if origin:
             came_of = {"made_from": origin} if made != origin else {}
             self._held[made] = {**came_of, **self._held.get(origin, {}), **own}
-        return request.model_copy(update={**own, "output": made} if isinstance(request, requests.Try) else own)
+        return request.model_copy(update={**own, "output": made} if isinstance(request, requests.TryChange) else own)
 
     def _free_name(self, kernel: Path) -> str:
         """For what comes of that kernel, beside it."""

@@ -154,7 +154,7 @@ class Menu(OfAKernel):
     seconds: int = Field(600, ge=5, le=3600, description=_SECONDS)
 
 
-class Try(Menu):
+class TryChange(Menu):
     """Applies one change of a kernel's menu, writes the new kernel to a new file (`written`), evaluates it beside the
     old one, and returns the evaluation with its speedup and, where it is not slower, the new kernel's menu. Next: try
     that menu's first; or another change of the old one.
@@ -226,9 +226,9 @@ class StopRun(Request):
 
 
 TOOLS: dict[str, type[Request]] = {
-    re.sub(r"\B([A-Z])", r"_\1", kind.__name__).lower(): kind
+    re.sub(r"\B([A-Z])", r"_\1", kind.__name__.removesuffix("Change")).lower(): kind
     for kind in (
-        Init, Evaluate, Menu, Try, Profile, Check, Facts, Migrate, Doctor, StartRun, ResumeRun, FollowRun, StopRun
+        Init, Evaluate, Menu, TryChange, Profile, Check, Facts, Migrate, Doctor, StartRun, ResumeRun, FollowRun, StopRun
     )
 }  # fmt: skip
 WRITE = {"init", "try", "migrate", "start_run", "resume_run", "stop_run"}
