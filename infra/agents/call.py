@@ -183,7 +183,7 @@ def _limit(job: Job) -> None:
 
 # --- what agents read -------------------------------------------------------------------------------
 
-_COMMAND = re.compile(r"`?(?:python3 orchestrator\.py|orchestrator\.py|nki-optimizer)\s(init|evaluate|menu)\b[^`;]*`?")
+_PROGRAM = re.compile(r"(?:python3 orchestrator\.py|orchestrator\.py|nki-optimizer) (?=[a-z]+\b)")
 _FLAG = re.compile(r"--([a-z]+)[ =](?=\S)")
 LEFT_OUT = {"schema", "why_faster", "fields", "min_us", "max_us", "samples", "cores", "target"}
 """What an agent has no use for, or is told elsewhere in the same answer."""
@@ -193,7 +193,7 @@ MOST_LINES = {"hot_lines": 5, "gaps": 4, "blocked": 2, "reasons": 3}
 
 def _for_agents(text: str) -> str:
     """One line, in words of the tools, not of the command line."""
-    return _FLAG.sub(r"\1=", _COMMAND.sub(r"the tool \1", " ".join(text.split())))[:2000]
+    return _FLAG.sub(r"\1=", _PROGRAM.sub("", " ".join(text.split())))[:2000]
 
 
 def _brief(value: Any, left_out: set[str]) -> Any:

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import anyio
@@ -34,6 +33,7 @@ from infra.agents.children import CallFailed, carried_out
 from infra.agents.requests import COMMANDS, INSTRUCTIONS, LIMIT_S, TOOLS, WRITE
 from infra.agents.terms import Terms
 from infra.isolation.processes import hide_this_process
+from infra.scratch_folder import ScratchFolder
 from infra.tasks.user_files import Outside
 
 AT_ONCE = 2
@@ -54,8 +54,8 @@ _MOST_LOG = 12
 
 def serve(terms: Terms) -> None:
     hide_this_process()  # a reference runs with its user's rights, and must not find keys in our environment
-    with TemporaryDirectory(prefix="nki-optimizer-") as verdicts:  # no agent writes there
-        run = replace(terms.settings.run, verdicts=terms.settings.run.verdicts or Path(verdicts))
+    with ScratchFolder("nki-verdicts-") as scratch:  # no agent writes there
+        run = replace(terms.settings.run, verdicts=terms.settings.run.verdicts or scratch)
         anyio.run(_serve, replace(terms, settings=replace(terms.settings, run=run)))
 
 

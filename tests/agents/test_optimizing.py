@@ -43,7 +43,7 @@ def test_init_gives_the_beginning_of_a_reference_and_facts_are_read_as_resources
     (work / "mine_reference.py").unlink()
 
     async def script(agent: Agent) -> None:
-        assert "the tool init" in await agent.refused("evaluate", {"kernel": "mine.py"})
+        assert "`init mine.py`" in await agent.refused("evaluate", {"kernel": "mine.py"})
         begun = await agent.call("init", kernel="mine.py", shapes=["512x1024", "128x1024"])
         assert begun["text"] == (work / begun["written"]).read_text() and "TODO" in begun["text"]
         told = await agent.call("facts", about="api", name="nc_matmul")
