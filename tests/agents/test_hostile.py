@@ -156,11 +156,12 @@ def test_a_file_that_is_too_large_and_a_neighbour_that_lies_elsewhere_are_refuse
 
 
 GARBAGE = [
-    b"not json", b"\xff\xfe\x00\x80", b"[" * 100_000, b'"a text"', b"[1, 2]",
-    b'{"jsonrpc": "2.0", "method": "x", "params": {"id": 7, "name": "' + b"x" * (1 << 20) + b'"}}',
-]  # fmt: skip
-TOO_LONG = b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "' + b"x" * (1 << 20) + b'"}}'
-GARBAGE += [
+    b"not json",
+    b"\xff\xfe\x00\x80",
+    b"[" * 100_000,
+    b'"a text"',
+    b"[1, 2]",
+    b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "' + b"x" * (1 << 20) + b'"}}',
     b"{}",
     b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}',
     b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "\\ud800"}}',
@@ -198,8 +199,6 @@ def test_garbage_on_its_input_is_answered_with_an_error_and_the_next_call_works(
         for line in GARBAGE:
             wire.send(line)
             assert wire.answer(None)["error"]["code"] == -32700
-        wire.send(TOO_LONG)
-        assert "at most 262,144 bytes" in wire.answer(None)["error"]["message"]
         for line in NO_REQUESTS:
             wire.send(line)
         wire.ask(1, "no/such/method")
