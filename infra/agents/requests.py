@@ -125,9 +125,7 @@ class Evaluate(OfAKernel):
 
 
 class Profile(Referenced):
-    """A kernel's simulated latency in seconds, without verifying anything: hot lines, stalls, profiler fields. For a
-    quick look while you edit. Next: evaluate.
-    """
+    """Simulated latency, hot lines, stalls, profiler fields; verifies nothing. While you edit. Next: evaluate."""
 
     kernel: Kernel
     preset: Preset = None

@@ -12,7 +12,7 @@ from typing import Any
 
 import config
 from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.evaluation import Evaluation, Measured, Step
+from accelopt_core.evaluation import Crashed, Evaluation, Measured, Step, TimedOut
 from accelopt_core.evaluation import explain as said_of
 from accelopt_core.explanation import Explanation
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
@@ -29,7 +29,6 @@ from infra.runs.evaluation_store import EvaluationStore, evaluation_key
 from infra.runs.evaluations import Stored
 from infra.runs.run_folder import find_run
 from infra.settings_reader import SettingsError
-from infra.targets.remembering import RememberingTarget
 from infra.tasks.kernel_file import kernel_text
 from infra.tasks.plain_reference import Inputs
 from infra.tasks.seed_index import TaskNotFound, find_reference
@@ -67,15 +66,18 @@ def evaluated(
         if settings.run.verdicts is None:
             return info, target.evaluate(request, progress)
         kept = EvaluationStore(settings.run.verdicts, "verdicts")
+        judged_by = f"{info.fingerprint} judged by {judge_fingerprint(problem.task.language)}"
         # A text that is right on its own, or beside another, is a right input kernel too.
-        alone = EvaluationRequest(problem.task, Candidate("", problem.source), limits)
-        key = evaluation_key(alone, f"latency on {info.fingerprint} by {judge_fingerprint(problem.task.language)}")
-        stored = kept.get(key) if is_input else None
-        if stored and isinstance(known := stored.evaluation, Measured) and (gates_only or known.verified_full):
-            return info, known
-        result = RememberingTarget(target, kept).evaluate(request, progress)
-        if isinstance(result, Measured):
-            kept.put(key, Stored(kept.run_id, utc_now().isoformat(timespec="seconds"), info.name, result))
+        text = EvaluationRequest(problem.task, Candidate("", problem.source), limits)
+        own, alone = evaluation_key(request, judged_by), evaluation_key(text, f"right, {judged_by}")
+        for stored in map(kept.get, (own, alone) if is_input else (own,)):
+            known = stored.evaluation if stored is not None else None
+            if known is not None and (not isinstance(known, Measured) or gates_only or known.verified_full):
+                return info, known
+        result = target.evaluate(request, progress)
+        if not isinstance(result, (TimedOut, Crashed)):  # which may be otherwise where less is going on
+            for key in (own, alone) if isinstance(result, Measured) else (own,):
+                kept.put(key, Stored(kept.run_id, utc_now().isoformat(timespec="seconds"), info.name, result))
         return info, result
 
 
