@@ -68,8 +68,9 @@ def evaluated(
         kept = EvaluationStore(settings.run.verdicts, "verdicts")
         judged_by = f"{info.fingerprint} judged by {judge_fingerprint(problem.task.language)}"
         # A text that is right on its own, or beside another, is a right input kernel too.
-        text = EvaluationRequest(problem.task, Candidate("", problem.source), limits)
-        own, alone = evaluation_key(request, judged_by), evaluation_key(text, f"right, {judged_by}")
+        unnamed = replace(request, task=replace(problem.task, name=""))  # a task is called as the kernel's file is
+        text = EvaluationRequest(unnamed.task, Candidate("", problem.source), limits)
+        own, alone = evaluation_key(unnamed, judged_by), evaluation_key(text, f"right, {judged_by}")
         for stored in map(kept.get, (own, alone) if is_input else (own,)):
             known = stored.evaluation if stored is not None else None
             if known is not None and (not isinstance(known, Measured) or gates_only or known.verified_full):
