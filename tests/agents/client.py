@@ -53,7 +53,7 @@ class Agent:
         self.said: list[str] = []
         """Lines of progress."""
 
-    async def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+    async def call(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         """The document; an error fails."""
 
         async def heard(progress: float, total: float | None, message: str | None) -> None:

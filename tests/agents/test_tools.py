@@ -43,7 +43,7 @@ def test_an_older_kernel_is_migrated_and_checked(tmp_path: Path) -> None:
         assert (work / "new.py").read_text() == OLDER.replace("nl.affine_range", "range")
         assert (await agent.call("check", kernel="new.py"))["errors"] == 0
         change = {"kernel": "new.py", "reference": "mine_reference.py", "site": "j#1x2", "output": "never.py"}
-        assert "no tool is called" in await agent.refused("apply", {**change, "tool": "os.system"})
+        assert "no rule is called" in await agent.refused("apply", {**change, "tool": "os.system"})
 
     with_agent(work, script)
 
