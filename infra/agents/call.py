@@ -263,8 +263,7 @@ def _profile(job: Job, request: requests.Profile, answers: Answers) -> Any:
     from infra.commands import profile
 
     settings = _of_a_kernel(job, request)
-    short = min(settings.target.compile_timeout_s, job.limit_s)
-    target = replace(settings.target, compile_timeout_s=short)
+    target = replace(settings.target, compile_timeout_s=min(settings.target.compile_timeout_s, job.limit_s))
     return profile.profile(replace(settings, target=target), request.kernel)
 
 
