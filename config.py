@@ -144,6 +144,9 @@ class RunSettings(Group):
     )
     checkpoints: Path = setting(FOLDERS.checkpoints, "Folder of all runs, one folder each.", metavar="DIR")
     memory: Path = setting(FOLDERS.memory, "What earlier runs learned; shared by all runs.", metavar="FILE")
+    verdicts: Path | None = setting(
+        None, "Where evaluate and menu keep what they judged, to judge no text twice. Default: nowhere.", metavar="DIR"
+    )
     view: str = setting(
         "auto",
         "Live view, plain lines, or errors and the result only; auto: live on a terminal.",

@@ -83,6 +83,12 @@ def nki_text(versions: Sequence[str]) -> str:
     return f"NKI {versions[0]}" + (f" to {versions[-1]}" if len(versions) > 1 else "")
 
 
+def instruction_text(name: str, machine: str) -> str:
+    """Markdown: one instruction in full; nothing where the machine has none of that name."""
+    function = _isa_functions(core := known_machine(machine)).get(name)
+    return "" if function is None else f"### nisa.{name}{_signature(function)}\n{_text(function, core)}"
+
+
 def instruction_list(machine: str, versions: Sequence[str] = COMMON) -> str:
     """Everything by name that a kernel of one core may call. Arguments as for `api_reference`."""
     core = known_machine(machine)

@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from infra.agents.children import CallFailed, CallProcess, process_of
-from infra.agents.tools import GRACE_S
+from infra.agents.requests import GRACE_S
 
 MOST_RUNS = 2
 """Under way at once, of one server: each keeps a core or two busy."""

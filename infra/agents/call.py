@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -25,12 +26,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from infra.agents import requests
-from infra.agents.tools import GRACE_S, TOOLS
+from infra.agents.requests import GRACE_S, TOOLS
 from infra.isolation.linux import IsolationUnavailable
 from infra.isolation.processes import adopt_orphans, children, hide_this_process
 from infra.records import to_document
 from infra.tasks.user_files import SHIPPED, Folder, Outside, confine
-from infra.terminal.started_as import started_as
 from nki_sim.commands.documents import finite
 
 if TYPE_CHECKING:
@@ -45,18 +45,19 @@ MOST_ENTRIES = 20_000
 """Files of a run's folder that are looked at."""
 LIGHT_BYTES = 4 << 30
 """Of memory, for what only reads a kernel's text."""
-LIGHT = (requests.Check, requests.Apply, requests.FollowRun)
+LIGHT = (requests.Check, requests.FollowRun)
 
 
 @dataclass(frozen=True)
 class Job:
     """One call, as the server hands it over."""
 
-    request: requests.Request
     told: Mapping[str, Any]
     """The server's settings, as a document."""
     folder: Folder
     limit_s: float
+    made_from: str | None = None
+    """Of a kernel that came of another: that one, whose reference it has."""
 
     @cached_property
     def settings(self) -> config.Settings:
@@ -102,41 +103,33 @@ def main() -> int:
 def _carried_out(said: Mapping[str, Any], answers: Answers) -> tuple[int, dict[str, Any]]:
     """The exit status, and the last line that is to be said."""
     try:
-        kind = TOOLS[said["tool"]].takes
+        kind = TOOLS[said["tool"]]
         folder = Folder(Path(said["folder"]))
         os.chdir(folder.path)
         confine(folder.path, *SHIPPED.values())
-        job = Job(requests.read(kind, said["arguments"]), said["settings"], folder, float(said["limit_s"]))
+        request = requests.read(kind, said["arguments"])
+        job = Job(said["settings"], folder, float(said["limit_s"]), said["made_from"])
         if kind in LIGHT:
             _limit(job)
-        document = CARRIED_OUT[kind](job, answers)
+        document = to_document(CARRIED_OUT[kind](job, request, answers))
     except (MemoryError, RecursionError) as error:
         return 2, {"error": f"{type(error).__name__}: this kernel's text is too large or too deep to be read"}
     except Exception as error:  # whatever it is, who asked is answered, and a fault of ours says that it is one
         if isinstance(error, _faults()):
-            return 2, {"error": _one_line(started_as(str(error)))}
+            return 2, {"error": _for_agents(str(error))}
         traceback.print_exc()
-        return 1, {"error": _one_line(f"a fault of ours, please report it: {type(error).__name__}: {error}")}
-    return 0, {"document": finite(to_document(document))}
+        return 1, {"error": _for_agents(f"a fault of ours, please report it: {type(error).__name__}: {error}")}
+    left_out = LEFT_OUT - {"fields"} if kind is requests.Profile else LEFT_OUT
+    return 0, {"document": _brief(finite(document), left_out)}
 
 
 def _faults() -> tuple[type[Exception], ...]:
     """What is wrong with a call, a kernel or a machine, in one line."""
-    from accelopt_core.languages.registry import UnknownLanguage
     from accelopt_core.loop.rounds import BaselineRejected
-    from accelopt_core.ports import ModelError, TargetError, TaskFault
-    from infra.journal import JournalError
-    from infra.llm.prices import BadPriceFile
-    from infra.llm.provider import UnknownProvider
-    from infra.settings_reader import SettingsError
-    from infra.tasks.reference_reader import TaskInvalid
-    from infra.tasks.seed_index import TaskNotFound
+    from accelopt_core.ports import ModelError, TargetError
+    from infra.commands.by_name import USAGE_ERRORS
 
-    return (
-        SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownLanguage, UnknownProvider, BadPriceFile,
-        JournalError,
-        BaselineRejected, TargetError, ModelError,
-    )  # fmt: skip
+    return (*USAGE_ERRORS, BaselineRejected, TargetError, ModelError)
 
 
 # --- ending -----------------------------------------------------------------------------------------
@@ -188,8 +181,35 @@ def _limit(job: Job) -> None:
             resource.setrlimit(which, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:2000]
+# --- what agents read -------------------------------------------------------------------------------
+
+_PROGRAM = re.compile(r"(?:python3 orchestrator\.py|orchestrator\.py|nki-optimizer) (?=[a-z]+\b)")
+_FLAG = re.compile(r"--([a-z]+)[ =](?=\S)")
+LEFT_OUT = {"schema", "why_faster", "fields", "min_us", "max_us", "samples", "cores", "target"}
+"""What an agent has no use for, or is told elsewhere in the same answer."""
+MOST_LINES = {"hot_lines": 5, "gaps": 4, "blocked": 2, "reasons": 3}
+"""Of lists that begin with what matters most."""
+
+
+def _for_agents(text: str) -> str:
+    """One line, in words of the tools, not of the command line."""
+    return _FLAG.sub(r"\1=", _PROGRAM.sub("", " ".join(text.split())))[:2000]
+
+
+def _brief(value: Any, left_out: set[str]) -> Any:
+    """A document as an agent is given it: numbers of four digits, nothing that is empty."""
+    if isinstance(value, float):
+        number = float(f"{value:.4g}")
+        return int(number) if number.is_integer() else number
+    if isinstance(value, list):
+        return [_brief(each, left_out) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: each[: MOST_LINES[key]] if key in MOST_LINES else each for key, each in value.items()}
+    short = {key: _brief(each, left_out) for key, each in kept.items() if key not in left_out}
+    if "said" in short:
+        short["said"] = _for_agents(short["said"])
+    return {key: each for key, each in short.items() if each not in (None, "", [], {})}
 
 
 # --- the tools --------------------------------------------------------------------------------------
@@ -197,13 +217,15 @@ def _one_line(text: str) -> str:
 
 def _of_a_kernel(job: Job, request: requests.Referenced) -> config.Settings:
     """The server's settings, for this kernel. Raises what is wrong with its files."""
-    from infra.tasks.seed_index import load_seed
+    from infra.tasks.seed_index import find_reference, load_seed
 
     named = getattr(request, "kernel", None)
     kernel = job.folder.file(named) if named is not None else None
     seed = load_seed(request.task) if request.task is not None else None
     if request.reference is not None:
         problem: Path | None = job.folder.file(request.reference)
+    elif seed is None and job.made_from is not None and kernel is not None:
+        problem = find_reference(job.folder.file(job.made_from)).reference
     else:
         problem = seed.reference_path if seed is not None and kernel is not None else None
     run = replace(
@@ -218,70 +240,95 @@ def _named(request: requests.OfAKernel) -> str:
     return request.kernel or request.task or ""
 
 
-def _evaluate(job: Job, answers: Answers) -> Any:
+def _init(job: Job, request: requests.Init, answers: Answers) -> Any:
+    import config
+    from infra.commands import init
+
+    kernel = job.folder.file(request.kernel)
+    run = replace(job.settings.run, kernel=kernel, function=request.function, shape=tuple(request.shapes))
+    asked = config.Invocation("init", replace(job.settings, run=run))
+    written = init.write_reference(asked, lambda line: answers.say(progress=line), job.folder)
+    text = job.folder.read(written.path).decode()
+    return {"written": str(written.path.relative_to(job.folder.path)), "said": written.said[0], "text": text}
+
+
+def _evaluate(job: Job, request: requests.Evaluate, answers: Answers) -> Any:
     from infra.commands import evaluate
 
-    request = job.request
-    assert isinstance(request, requests.Evaluate)
     original = job.folder.file(request.original) if request.original is not None else None
     return evaluate.evaluation(_of_a_kernel(job, request), _named(request), answers.step, original)
 
 
-def _profile(job: Job, answers: Answers) -> Any:
+def _profile(job: Job, request: requests.Profile, answers: Answers) -> Any:
     from infra.commands import profile
 
-    request = job.request
-    assert isinstance(request, requests.Profile)
     settings = _of_a_kernel(job, request)
-    short = min(settings.target.compile_timeout_s, job.limit_s)
-    settings = replace(settings, target=replace(settings.target, compile_timeout_s=short))
-    return profile.profile(settings, request.kernel, request.shapes, request.constants)
+    target = replace(settings.target, compile_timeout_s=min(settings.target.compile_timeout_s, job.limit_s))
+    return profile.profile(replace(settings, target=target), request.kernel)
 
 
-def _check(job: Job, answers: Answers) -> Any:
+def _check(job: Job, request: requests.Check, answers: Answers) -> Any:
     from infra.tasks.kernel_file import kernel_text
     from nki_sim import lint
     from nki_sim.commands.documents import check_document
 
-    request = job.request
-    assert isinstance(request, requests.Check)
     source = kernel_text(job.folder.file(request.kernel))
     return check_document(request.kernel, request.nki, lint.check_source(source, request.nki, hints=request.hints))
 
 
-def _menu(job: Job, answers: Answers) -> Any:
+def _menu(job: Job, request: requests.Menu, answers: Answers) -> Any:
     from infra.commands import menu
 
-    request = job.request
-    assert isinstance(request, requests.Menu)
     settings = _of_a_kernel(job, request)
     return menu.menu(settings, _named(request), answers.step, limit_s=request.pricing_seconds)
 
 
-def _apply(job: Job, answers: Answers) -> Any:
-    from infra.commands import menu
+def _try(job: Job, request: requests.TryChange, answers: Answers) -> Any:
+    from infra.commands import evaluate, menu
+    from infra.tasks.seed_index import load_seed
 
-    request = job.request
-    assert isinstance(request, requests.Apply)
-    return menu.change(
-        _of_a_kernel(job, request), _named(request), request.tool, request.site, job.folder, request.output,
-        overwrite=request.overwrite,
-    )  # fmt: skip
+    settings, named, output = _of_a_kernel(job, request), _named(request), str(request.output)
+    menu.change(settings, named, request.tool, request.site, job.folder, output, overwrite=False)
+    before = settings.run.kernel or load_seed(named).kernel_path
+    made = request.model_copy(update={"kernel": output})
+    job = replace(job, made_from=job.made_from or request.kernel)
+    judged = evaluate.evaluation(_of_a_kernel(job, made), output, answers.step, before)
+    document = {"written": output, "evaluation": to_document(judged)}
+    if judged.right and (judged.speedup or 1.0) >= 1.0:
+        document["menu"] = to_document(_menu(job, made, answers))
+    return document
 
 
-def _migrate(job: Job, answers: Answers) -> Any:
+def _facts(job: Job, request: requests.Facts, answers: Answers) -> Any:
+    from accelopt_core.languages.nki.dialect import Dialect
+    from accelopt_core.languages.nki.machine_facts import machine_facts
+    from accelopt_core.model.prompting import render
+    from infra.assembly.targets import machine_of
+    from infra.runs.memory_file import MemoryFile
+    from nki_sim.machine import machine
+    from nki_sim.reference import instruction_list, instruction_text
+
+    about, where = request.about, machine_of(job.settings)
+    if about == "memory":
+        known = MemoryFile(job.settings.run.memory, lambda line: None).load().experiences
+        newest = sorted(known, key=lambda each: each.date)[-40:]
+        return {"text": "\n".join(f"- {each.title}: {each.summary}" for each in newest) or "nothing yet"}
+    if about == "api":
+        text = instruction_list(where) if request.name is None else instruction_text(request.name, where)
+        return {"text": text or f"no instruction is called {request.name}: `api` without a name lists all"}
+    return {"text": render("nki", f"nki/{about}.j2", machine=machine_facts(machine(where)), dialect=Dialect())}
+
+
+def _migrate(job: Job, request: requests.Migrate, answers: Answers) -> Any:
     from infra.commands import migrate
 
-    request = job.request
-    assert isinstance(request, requests.Migrate)
-    settings = _of_a_kernel(job, request)
     return migrate.migrate(
-        settings, request.kernel, request.shapes, request.constants, job.folder, request.output,
+        _of_a_kernel(job, request), request.kernel, request.shapes, request.constants, job.folder, request.output,
         overwrite=request.overwrite, limit_s=job.limit_s,
     )  # fmt: skip
 
 
-def _doctor(job: Job, answers: Answers) -> Any:
+def _doctor(job: Job, request: requests.Doctor, answers: Answers) -> Any:
     from infra.commands import machines
     from infra.documents.kernel_document import DoctorDocument
 
@@ -329,12 +376,10 @@ def _run(answers: Answers, settings: config.Settings, origins: Mapping[str, str]
     return run_document(optimize.carried_out(invocation, Following(opened)).summary)
 
 
-def _start(job: Job, answers: Answers) -> Any:
+def _start(job: Job, request: requests.StartRun, answers: Answers) -> Any:
     from infra.journal import utc_now
     from infra.runs.run_folder import new_run_id
 
-    request = job.request
-    assert isinstance(request, requests.StartRun)
     settings = _of_a_kernel(job, request)
     name = Path(_named(request)).stem
     run = replace(
@@ -352,11 +397,9 @@ OF_THE_RUN = ("kernel", "problem", "function", "task", "preset", "patience")
 what would start programs, reach hosts or write elsewhere is as the server was told."""
 
 
-def _resume(job: Job, answers: Answers) -> Any:
+def _resume(job: Job, request: requests.ResumeRun, answers: Answers) -> Any:
     import config
 
-    request = job.request
-    assert isinstance(request, requests.ResumeRun)
     folder = _found(job, request.run_id)
     rounds = request.rounds or job.settings.run.rounds
     run = replace(
@@ -367,13 +410,11 @@ def _resume(job: Job, answers: Answers) -> Any:
     return _run(answers, replace(job.settings, run=run), dict.fromkeys(ours, "--resume"))
 
 
-def _follow(job: Job, answers: Answers) -> Any:
+def _follow(job: Job, request: requests.FollowRun, answers: Answers) -> Any:
     import config
     from infra.documents.run_document import run_document
     from infra.terminal import report
 
-    request = job.request
-    assert isinstance(request, requests.FollowRun)
     return run_document(report.summary_of(_found(job, request.run_id or config.LATEST)))
 
 
@@ -402,18 +443,11 @@ def _found(job: Job, run_id: str) -> RunFolder:
     return folder
 
 
-CARRIED_OUT: dict[type[requests.Request], Callable[[Job, Answers], Any]] = {
-    requests.Evaluate: _evaluate,
-    requests.Profile: _profile,
-    requests.Check: _check,
-    requests.Menu: _menu,
-    requests.Apply: _apply,
-    requests.Migrate: _migrate,
-    requests.Doctor: _doctor,
-    requests.StartRun: _start,
-    requests.ResumeRun: _resume,
-    requests.FollowRun: _follow,
-}
+CARRIED_OUT: dict[type[requests.Request], Callable[[Job, Any, Answers], Any]] = {
+    requests.Init: _init, requests.Evaluate: _evaluate, requests.Profile: _profile, requests.Check: _check,
+    requests.Menu: _menu, requests.TryChange: _try, requests.Facts: _facts, requests.Migrate: _migrate,
+    requests.Doctor: _doctor, requests.StartRun: _start, requests.ResumeRun: _resume, requests.FollowRun: _follow,
+}  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main())

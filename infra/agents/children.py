@@ -130,7 +130,7 @@ async def carried_out(job: Mapping[str, Any], limit_s: float, told: Callable[[st
                 except CallFailed as error:  # out of the task group one by one
                     problem = str(error)
     except TimeoutError:
-        problem = f"it took longer than {limit_s:g} s and was ended: give it more `seconds`, or a smaller preset"
+        problem = f"it took longer than {limit_s:.3g} s and was ended: give it more `seconds`, or a smaller preset"
     raise CallFailed(problem)
 
 

@@ -6,6 +6,7 @@ of standard input and output that nothing else here, and no process that is star
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -13,11 +14,14 @@ import select
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
 
 import anyio
 import anyio.to_thread
 import mcp_types as types
+from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
@@ -26,9 +30,10 @@ import config
 from infra.agents import requests
 from infra.agents.background import Runs, TooMany
 from infra.agents.children import CallFailed, carried_out
+from infra.agents.requests import COMMANDS, INSTRUCTIONS, LIMIT_S, TOOLS, WRITE
 from infra.agents.terms import Terms
-from infra.agents.tools import INSTRUCTIONS, TOOLS, Tool
 from infra.isolation.processes import hide_this_process
+from infra.scratch_folder import ScratchFolder
 from infra.tasks.user_files import Outside
 
 AT_ONCE = 2
@@ -42,13 +47,16 @@ LISTENS_S = 5.0
 """That a client which has closed its end is given to take the answer it was promised."""
 _AT_A_TIME = 4096
 """Bytes that a pipe takes without making us wait, once it takes any: a page."""
+HELD_AGAINST = ("reference", "task", "function")
 _MOST_LOG = 12
 """Lines of a run's log that are shown."""
 
 
 def serve(terms: Terms) -> None:
     hide_this_process()  # a reference runs with its user's rights, and must not find keys in our environment
-    anyio.run(_serve, terms)
+    with ScratchFolder("nki-verdicts-") as scratch:  # no agent writes there
+        run = replace(terms.settings.run, verdicts=terms.settings.run.verdicts or scratch)
+        anyio.run(_serve, replace(terms, settings=replace(terms.settings, run=run)))
 
 
 async def _serve(terms: Terms) -> None:
@@ -58,6 +66,7 @@ async def _serve(terms: Terms) -> None:
         server: Server[Any] = Server(
             "nki-optimizer", version=config.VERSION, instructions=INSTRUCTIONS,
             on_list_tools=calls.listed, on_call_tool=calls.called,
+            on_list_resources=calls.resources, on_read_resource=calls.read,
         )  # fmt: skip
         async with stdio_server(wire, wire) as (reading, writing):
             await server.run(reading, writing, server.create_initialization_options())
@@ -106,11 +115,9 @@ class _Wire:
 
     async def _messages(self) -> AsyncIterator[str]:
         async for line in self._lines():
-            problem, asked, code = "", None, types.PARSE_ERROR
+            problem = ""
             if len(line) > MOST_LINE:
                 problem = f"a message has at most {MOST_LINE:,} bytes"
-                asked = _asked(line)
-                code = types.PARSE_ERROR if asked is None else types.INVALID_REQUEST
             else:
                 try:  # as the SDK will, which says nothing of what it drops
                     types.jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -119,8 +126,8 @@ class _Wire:
             if not problem:
                 yield line.decode("utf-8")  # it is valid, or the reader above had said so
             elif line.strip():
-                error = {"code": code, "message": problem}
-                await self.write(json.dumps({"jsonrpc": "2.0", "id": asked, "error": error}) + "\n")
+                error = {"code": types.PARSE_ERROR, "message": problem}
+                await self.write(json.dumps({"jsonrpc": "2.0", "id": None, "error": error}) + "\n")
 
     async def _lines(self) -> AsyncIterator[bytes]:
         """Of one that is too long a beginning that is too long as well."""
@@ -143,80 +150,96 @@ def _has_closed(pipe: int) -> bool:
     return any(event & ~select.POLLIN for _, event in asked.poll(0))
 
 
-_BEGINNING = 4096
-"""Bytes of a message that is too long in which its id is looked for."""
-_ID = re.compile(
-    rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\s*"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*,'
-)
-"""At the top of a message: before it only what clients put there, so that no `id` further in is taken for it."""
-
-
-def _asked(line: bytes) -> int | str | None:
-    """Of a message too long to be read, the id, where it stands before what is long: its sender waits for that."""
-    found = _ID.match(line[:_BEGINNING])
-    try:
-        return json.loads(found[1]) if found is not None else None
-    except ValueError:  # no UTF-8, or a number as JSON has none
-        return None
-
-
 class _Calls:
     """What a client asks for."""
 
     def __init__(self, terms: Terms, runs: Runs) -> None:
         self._terms = terms
         self._runs = runs
+        self._held: dict[str, dict[str, Any]] = {}
+        """Of each kernel's file, HELD_AGAINST as it was last named; of one that came of another here, `made_from`."""
         self._places = anyio.CapacityLimiter(AT_ONCE)
         self._asked = 0
 
     async def listed(
         self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_described(tool) for tool in TOOLS.values()])
+        return types.ListToolsResult(tools=[_described(*each) for each in TOOLS.items()])
 
     async def called(
         self, context: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        tool = TOOLS.get(params.name)
-        if tool is None:
+        tool = COMMANDS.get(params.name, params.name)
+        if tool not in TOOLS:
             return self._failed(f"no tool is called {params.name[:60]!r}; there are: {', '.join(TOOLS)}")
         try:
-            request = requests.read(tool.takes, params.arguments)
-            self._check_files(request)
-            if self._asked >= AT_ONCE + WAITING:
-                return self._failed(f"{tool.name}: {self._asked} calls are under way already: wait for their answers")
-            self._asked += 1
-            try:
-                document, said = await self._answered(tool, request, context)
-            finally:
-                self._asked -= 1
+            document, said = await self._answered(tool, params.arguments, context)
         except (ValueError, Outside, CallFailed, TooMany) as problem:
-            return self._failed(f"{tool.name}: {str(problem).removeprefix(f'{tool.name}: ')}")
-        document = self._terms.hidden(document)
-        text = json.dumps(document, separators=(",", ":"))
+            return self._failed(f"{tool}: {str(problem).removeprefix(f'{tool}: ')}")
+        text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
         if len(text) > MOST_ANSWER:
-            return self._failed(f"{tool.name}: its answer has more than {MOST_ANSWER >> 20} MiB")
-        blocks = [text, *([self._terms.hidden("\n".join(said))] if said else [])]
-        return types.CallToolResult(
-            content=[types.TextContent(text=block) for block in blocks], structured_content=document
-        )
+            return self._failed(f"{tool}: its answer has more than {MOST_ANSWER >> 20} MiB")
+        blocks = [self._shown(block) for block in (text, "\n".join(said)) if block]
+        return types.CallToolResult(content=[types.TextContent(text=block) for block in blocks])
+
+    def _shown(self, text: str) -> str:
+        """Without secrets, and with files by their names below the folder."""
+        return self._terms.hidden(text).replace(f"{self._terms.folder.path}{os.sep}", "")
+
+    async def resources(
+        self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        names = [*get_args(requests.Facts.model_fields["about"].annotation), "api/nc_matmul"]
+        return types.ListResourcesResult(resources=[types.Resource(uri=f"nki://{name}", name=name) for name in names])
+
+    async def read(
+        self, context: ServerRequestContext[Any], params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        about, _, name = str(params.uri).removeprefix("nki://").strip("/").partition("/")
+        try:
+            document, _ = await self._answered("facts", {"about": about, "name": name or None}, context)
+        except (ValueError, CallFailed) as problem:
+            raise MCPError(types.INVALID_PARAMS, self._shown(str(problem))) from None
+        text = types.TextResourceContents(uri=params.uri, text=self._shown(document["text"]))
+        return types.ReadResourceResult(contents=[text])
 
     def _failed(self, problem: str) -> types.CallToolResult:
-        said = " ".join(self._terms.hidden(problem).split())
-        return types.CallToolResult(content=[types.TextContent(text=said)], is_error=True)
+        said = types.TextContent(text=" ".join(self._shown(problem).split()))
+        return types.CallToolResult(content=[said], is_error=True)
 
     def _check_files(self, request: requests.Request) -> None:
         """What can be told from names; the process that opens them looks again, at what it opened. Raises Outside."""
-        for name in ("kernel", "reference", "original"):
-            given = getattr(request, name, None)
-            if given is not None:
-                self._terms.folder.file(given)
-        if isinstance(request, (requests.Apply, requests.Migrate)):
-            self._terms.folder.new_file(request.output, overwrite=request.overwrite)
+        given = {name: value for name, value in request if value is not None}
+        for name in {"kernel", "reference", "original"} & given.keys():
+            self._terms.folder.file(given[name])
+        if "output" in given:
+            self._terms.folder.new_file(given["output"], overwrite=given.get("overwrite", False))
+
+    def _completed(self, request: requests.Request) -> requests.Request:
+        """With the reference that was named for the kernel before, or for the one it came of; a new one has a name."""
+        if not isinstance(request, requests.Referenced):
+            return request
+        kernel = str(getattr(request, "kernel", None) or "")
+        own = {name: given for name in HELD_AGAINST if (given := getattr(request, name)) is not None}
+        if not {"reference", "task"} & own.keys():
+            own = {**{name: held for name, held in self._held.get(kernel, {}).items() if name in HELD_AGAINST}, **own}
+        origin = getattr(request, "original", None) or kernel
+        made = str(getattr(request, "output", kernel) or self._free_name(Path(kernel or str(request.task))))
+        if origin:
+            came_of = {"made_from": origin} if made != origin else {}
+            self._held[made] = {**came_of, **self._held.get(origin, {}), **own}
+        return request.model_copy(update={**own, "output": made} if isinstance(request, requests.TryChange) else own)
+
+    def _free_name(self, kernel: Path) -> str:
+        """For what comes of that kernel, beside it."""
+        stem = re.sub(r"_\d+$", "", kernel.stem)
+        names = (str(kernel.with_name(f"{stem}_{number}.py")) for number in itertools.count(2))
+        return next(name for name in names if name not in self._held and not self._terms.folder.place(name).exists())
 
     def _job(self, tool: str, request: requests.Request, limit_s: float) -> dict[str, Any]:
         return {
             "tool": tool,
+            "made_from": self._held.get(getattr(request, "kernel", ""), {}).get("made_from"),
             "arguments": request.model_dump(mode="json"),
             "settings": config.to_document(self._terms.settings),
             "folder": str(self._terms.folder.path),
@@ -224,12 +247,25 @@ class _Calls:
         }
 
     async def _answered(
-        self, tool: Tool, request: requests.Request, context: ServerRequestContext[Any]
+        self, tool: str, arguments: Any, context: ServerRequestContext[Any]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """The document, and lines beside it."""
-        limit_s = float(getattr(request, "seconds", tool.limit_s))
+        """The document, and lines beside it. Raises ValueError, Outside, CallFailed and TooMany."""
+        request = requests.read(TOOLS[tool], arguments)
+        self._check_files(request)
+        if self._asked >= AT_ONCE + WAITING:
+            raise ValueError(f"{self._asked} calls are under way already: wait for their answers")
+        self._asked += 1
+        try:
+            return await self._carried_out(tool, self._completed(request), context)
+        finally:
+            self._asked -= 1
+
+    async def _carried_out(
+        self, tool: str, request: requests.Request, context: ServerRequestContext[Any]
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        limit_s = float(getattr(request, "seconds", LIMIT_S))
         if isinstance(request, (requests.StartRun, requests.ResumeRun)):
-            job = self._job(tool.name, request, limit_s)
+            job = self._job(tool, request, limit_s)
             run_id = await self._runs.start(job, with_keys=self._terms.asks_models, limit_s=limit_s)
             return await self._followed(run_id, limit_s)
         if isinstance(request, requests.StopRun):
@@ -245,10 +281,10 @@ class _Calls:
         async def told(line: str) -> None:
             nonlocal count
             count += 1
-            await context.session.report_progress(count, None, self._terms.hidden(line))
+            await context.session.report_progress(count, None, self._shown(line))
 
         async with self._place(limit_s) as left_s:
-            return await carried_out(self._job(tool.name, request, left_s), left_s, told), ()
+            return await carried_out(self._job(tool, request, left_s), left_s, told), ()
 
     @asynccontextmanager
     async def _place(self, limit_s: float) -> AsyncIterator[float]:
@@ -278,16 +314,10 @@ class _Calls:
         return document, self._runs.said(run_id)[-_MOST_LOG:]
 
 
-def _described(tool: Tool) -> types.Tool:
+def _described(name: str, takes: type[requests.Request]) -> types.Tool:
     return types.Tool(
-        name=tool.name,
-        description=tool.says,
-        input_schema=tool.takes.model_json_schema(),
-        output_schema=json.loads(tool.schema.read_text(encoding="utf-8")),
-        annotations=types.ToolAnnotations(
-            read_only_hint=not tool.writes,
-            destructive_hint=False,
-            idempotent_hint=not tool.writes,
-            open_world_hint=False,
-        ),
+        name=name,
+        description=" ".join((takes.__doc__ or "").split()),
+        input_schema=takes.schema_for_agents(),
+        annotations=types.ToolAnnotations(read_only_hint=name not in WRITE, destructive_hint=False),
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import config
 from infra.settings_reader import SettingsError
@@ -29,15 +29,11 @@ class Terms:
     secrets: tuple[str, ...]
     """Values of variables that are named like keys; no answer holds one."""
 
-    def hidden(self, value: Any) -> Any:
-        """A document without secrets, should one have found its way there."""
-        if isinstance(value, str):
-            for secret in self.secrets:
-                value = value.replace(secret, HIDDEN)
-            return value
-        if isinstance(value, dict):
-            return {self.hidden(key): self.hidden(each) for key, each in value.items()}
-        return [self.hidden(each) for each in value] if isinstance(value, list) else value
+    def hidden(self, text: str) -> str:
+        """Without secrets, should one have found its way there, in JSON too."""
+        for secret in self.secrets:
+            text = text.replace(secret, HIDDEN).replace(json.dumps(secret)[1:-1], HIDDEN)
+        return text
 
 
 def terms_of(invocation: config.Invocation, environment: Mapping[str, str], started_in: Path) -> Terms:

@@ -12,7 +12,7 @@ from typing import Any
 
 import config
 from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.evaluation import Evaluation, Measured, Step
+from accelopt_core.evaluation import Crashed, Evaluation, Measured, Step, TimedOut
 from accelopt_core.evaluation import explain as said_of
 from accelopt_core.explanation import Explanation
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
@@ -22,7 +22,11 @@ from infra.assembly.rounds import limits_of
 from infra.assembly.targets import predictor_of, target_of
 from infra.commands.optimize import RAISED, KernelFile, Reference, called
 from infra.documents.kernel_document import EvaluationDocument, evaluation_document
+from infra.journal import utc_now
+from infra.judging.shipment import judge_fingerprint
 from infra.prediction.explaining import explanation_of
+from infra.runs.evaluation_store import EvaluationStore, evaluation_key
+from infra.runs.evaluations import Stored
 from infra.runs.run_folder import find_run
 from infra.settings_reader import SettingsError
 from infra.tasks.kernel_file import kernel_text
@@ -58,7 +62,24 @@ def evaluated(
         verify_full_below_us=0.0 if gates_only else None,
     )  # fmt: skip
     with closing(target_of(problem.settled(settings))) as target:
-        return target.describe(), target.evaluate(request, progress)
+        info = target.describe()
+        if settings.run.verdicts is None:
+            return info, target.evaluate(request, progress)
+        kept = EvaluationStore(settings.run.verdicts, "verdicts")
+        judged_by = f"{info.fingerprint} judged by {judge_fingerprint(problem.task.language)}"
+        # A text that is right on its own, or beside another, is a right input kernel too.
+        unnamed = replace(request, task=replace(problem.task, name=""))  # a task is called as the kernel's file is
+        text = EvaluationRequest(unnamed.task, Candidate("", problem.source), limits)
+        own, alone = evaluation_key(unnamed, judged_by), evaluation_key(text, f"right, {judged_by}")
+        for stored in map(kept.get, (own, alone) if is_input else (own,)):
+            known = stored.evaluation if stored is not None else None
+            if known is not None and (not isinstance(known, Measured) or gates_only or known.verified_full):
+                return info, known
+        result = target.evaluate(request, progress)
+        if not isinstance(result, (TimedOut, Crashed)):  # which may be otherwise where less is going on
+            for key in (own, alone) if isinstance(result, Measured) else (own,):
+                kept.put(key, Stored(kept.run_id, utc_now().isoformat(timespec="seconds"), info.name, result))
+        return info, result
 
 
 def evaluation(

@@ -27,6 +27,7 @@ from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.kernel_signature import Parameter, Signature, signature_of
 from infra.tasks.plain_reference import OF_SIXTEEN_BITS, SIXTEEN_BITS, example_of
 from infra.tasks.reference_reader import DECLARATIONS, KNOWN_FUNCTIONS, TaskInvalid
+from infra.tasks.user_files import Folder
 from infra.terminal.report import shown_path
 
 SIZES = (128, 512, 256, 1024, 64, 2048)
@@ -86,8 +87,13 @@ Told = Callable[[str], None]
 """For people, while shapes are tried: a process each, which on a busy machine is a silence of a minute."""
 
 
-def write_reference(invocation: config.Invocation, told: Told = lambda line: None) -> Written:
-    """Raises SettingsError where no kernel is named, or the file is there; TaskInvalid for what the kernel is."""
+def write_reference(
+    invocation: config.Invocation, told: Told = lambda line: None, folder: Folder | None = None
+) -> Written:
+    """`folder`: the kernel's file is in it, and so is what is written; None where it may be anywhere.
+
+    Raises SettingsError where no kernel is named, or the file is there; TaskInvalid for what the kernel is.
+    """
     kernel = invocation.settings.run.kernel
     if kernel is None:
         raise SettingsError("init: for which kernel? orchestrator.py init KERNEL.py")
@@ -109,17 +115,13 @@ def write_reference(invocation: config.Invocation, told: Told = lambda line: Non
         sure = (replace(each, may_be_number=False) for each in signature.parameters)
         signature = replace(signature, parameters=tuple(sure))
     path = kernel.with_name(f"{kernel.stem}_reference.py")
-    there = SettingsError(f"init: {path} is there already, and is left as it is: to begin anew, remove it first")
     if path.exists():
-        raise there
+        raise SettingsError(f"init: {path} is there already, and is left as it is: to begin anew, remove it first")
     arguments, remark = _arguments(source, around, signature, invocation, language, told)
     text = skeleton(kernel.name, signature, arguments, layouts=language is NKI)
     compile(text, str(path), "exec")
     try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise there from None
+        (folder or Folder(path.parent)).write(kernel.parent.resolve() / path.name, text, overwrite=False)
     except OSError as error:
         raise SettingsError(f"init: {path}: {error.strerror}") from None
     run = f"python3 orchestrator.py {shown_path(kernel)}{' --migrate' if _is_beta_1(source, language) else ''}"

@@ -62,7 +62,7 @@ def change(
             made = predictor.carried_out(problem.source, [StepName(tool, site)])
         except (NoTree, StepRefused) as error:
             raise SettingsError(
-                f"apply: {tool} cannot be used at {site!r} of this kernel ({error}): ask for its menu again, and copy "
+                f"{tool} cannot be used at {site!r} of this kernel ({error}): ask for its menu again, and copy "
                 "tool and site from there"
             ) from None
     overwrote = written(folder, path, made, overwrite=overwrite)

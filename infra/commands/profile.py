@@ -1,14 +1,12 @@
-"""One kernel's simulated latency and where it goes, at given shapes or its reference's: nothing is verified.
+"""One kernel's simulated latency and where it goes, at its reference's shapes: nothing is verified.
 
 As `nki-sim profile`, and the kernel is traced as a candidate is: in a process of its own, without files or network.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 import config
 from accelopt_core.task import Surroundings
@@ -16,8 +14,6 @@ from accelopt_core.toolchain import (
     ArgumentSpec,
     CandidateFault,
     CompileError,
-    Constant,
-    ConstantArgument,
     StepTimeout,
     TensorArgument,
     ToolchainMissing,
@@ -27,30 +23,24 @@ from infra.assembly.targets import calibrations_of
 from infra.prediction.predictor import kernel_arguments
 from infra.settings_reader import SettingsError
 from infra.simulator.toolchain import SimulatorToolchain
-from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.kernel_signature import SHAPE
 from infra.tasks.plain_reference import dtype_named
 from infra.tasks.reference_reader import TaskInvalid
 from nki_sim.commands.documents import ProfileDocument, profile_document
-from nki_sim.dtypes import as_dtype
-from nki_sim.machine import machine as machine_of
 from nki_sim.profile.profile import Measurement
 
 
-def profile(
-    settings: config.Settings, kernel: str, shapes: Sequence[str], constants: Sequence[Constant]
-) -> ProfileDocument:
-    """`kernel`: as it was named. `shapes`: of its tensors, in the order of its parameters, which `constants` follow;
-    without shapes its arguments are the reference's.
+def profile(settings: config.Settings, kernel: str) -> ProfileDocument:
+    """`kernel`: as it was named; its arguments are the reference's.
 
     Raises SettingsError, TaskInvalid, TaskNotFound and TaskFault for what is wrong with the call, the reference or the
     kernel.
     """
-    source, around, arguments = _what(settings, shapes, constants)
-    machine = settings.target.machine
+    problem, machine = nki_problem_of(settings, "profile"), settings.target.machine
+    arguments, timeout_s = kernel_arguments(problem.task)[-1], settings.target.compile_timeout_s
     calibration = calibrations_of(settings).for_simulator(machine)
     with closing(SimulatorToolchain(machine, calibration=calibration)) as simulator:
-        measured = timed(simulator, kernel, source, arguments, around, settings.target.compile_timeout_s)
+        measured = timed(simulator, kernel, problem.source, arguments, problem.task.around, timeout_s)
     return profile_document(kernel, measured, None)
 
 
@@ -79,35 +69,6 @@ def timed(
         raise TaskInvalid(f"{kernel}: {error}") from None
     except ToolchainMissing as error:
         raise SettingsError(f"profile: {error}") from None
-
-
-def _what(
-    settings: config.Settings, shapes: Sequence[str], constants: Sequence[Constant]
-) -> tuple[str, Surroundings, Sequence[ArgumentSpec]]:
-    """The kernel's text, what it is loaded with, and its arguments."""
-    if shapes:
-        kernel: Path | None = settings.run.kernel
-        if kernel is None:
-            raise SettingsError("profile: shapes are of a kernel file: name it")
-        text = kernel_text(kernel)
-        given = [tensor("profile", shape) for shape in shapes]
-        _fits(given, settings.target.machine)
-        return text, surroundings_of(kernel, text, settings.run.function), [*given, *map(ConstantArgument, constants)]
-    if constants:
-        raise SettingsError("profile: constants go with shapes; without those the reference says what they are")
-    problem = nki_problem_of(settings, "profile")
-    return problem.source, problem.task.around, kernel_arguments(problem.task)[-1]
-
-
-def _fits(tensors: Sequence[TensorArgument], machine: str) -> None:
-    """Raises SettingsError for more than a device's memory holds: a trace of that would go on for ever."""
-    held = sum(math.prod(each.shape) * as_dtype(each.dtype).itemsize for each in tensors)
-    most = machine_of(machine).device_hbm_bytes
-    if held > most:
-        raise SettingsError(
-            f"shapes: the arrays have {held / 2**30:,.0f} GiB, and a device of {machine} has {most / 2**30:,.0f} GiB "
-            "of HBM"
-        )
 
 
 def tensor(command: str, text: str) -> TensorArgument:

@@ -8,7 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from accelopt_core.ports import BudgetExhausted, LanguageModel, ModelError, ModelReply, ModelRequest, Role, Usage
+from accelopt_core.ports import (
+    BudgetExhausted,
+    LanguageModel,
+    ModelEmptyReply,
+    ModelError,
+    ModelRefused,
+    ModelReply,
+    ModelRequest,
+    Role,
+    Usage,
+)  # fmt: skip
 from infra.llm.prices import PriceList
 from infra.llm.recording import Exchange, request_key
 
@@ -134,7 +144,7 @@ class Ledger:
         try:
             reply = model.complete(request)
         except ModelError as error:
-            self._settle(ticket, request, _model_id(model), error.usage, proposer)
+            self._settle(ticket, request, _model_id(model), _lost(request, error), proposer)
             raise
         except BaseException:
             # An interrupt is no model's failure, but the reservation must not outlive the call.
@@ -252,6 +262,13 @@ def _counted(request: ModelRequest, usage: Usage, reply: str) -> tuple[Usage, bo
         return usage, False
     asked = estimated_tokens(request) - request.max_tokens
     return Usage(asked, math.ceil(len(reply) / CHARACTERS_PER_TOKEN)), True
+
+
+def _lost(request: ModelRequest, error: ModelError) -> Usage:
+    """What a failed call took: at most, where a server answered with nothing or a refusal and reported nothing."""
+    if error.usage.total_tokens or not isinstance(error, (ModelEmptyReply, ModelRefused)):
+        return error.usage
+    return Usage(estimated_tokens(request) - request.max_tokens, request.max_tokens)
 
 
 def estimated_tokens(request: ModelRequest) -> int:

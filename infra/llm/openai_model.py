@@ -152,19 +152,13 @@ class _OtherLimitName(Exception):
 def _is_about_the_name(kind: str, message: str) -> bool:
     """`max_tokens is too large` is a complaint about the number, not about the name."""
     text = f"{kind} {message}".lower()
-    return any(
-        word in text
-        for word in (
-            "unsupported",
-            "not supported",
-            "unrecognized",
-            "unknown",
-            "extra inputs",
-            "extra_forbidden",
-            "unexpected",
-            "not permitted",
-        )
-    )
+    return any(words in text for words in _NO_SUCH_NAME)
+
+
+_NO_SUCH_NAME = (
+    "unsupported", "not supported", "unrecognized", "unknown", "extra inputs", "extra_forbidden", "unexpected",
+    "not permitted",
+)  # fmt: skip
 
 
 def only_model_served(base_url: str | None, api_key: str | None, *, timeout_s: float = 30.0) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from accelopt_core.ports import Usage
@@ -12,19 +12,6 @@ from infra.toml_files import BadToml, read_toml
 
 SHIPPED_PRICES = Path(__file__).with_name("prices.toml")
 
-_FIELDS = frozenset(
-    {
-        "input",
-        "output",
-        "cached",
-        "cache_write",
-        "long_above",
-        "long_input",
-        "long_output",
-        "long_cached",
-        "long_cache_write",
-    }
-)
 _EXTENSION = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)")
 
 
@@ -48,6 +35,9 @@ class Rates:
             + usage.cached_input_tokens * self.cached
             + usage.cache_write_tokens * self.cache_write
         ) / 1e6
+
+
+_FIELDS = {f"{which}{each.name}" for which in ("", "long_") for each in fields(Rates)} | {"long_above"}
 
 
 @dataclass(frozen=True)
@@ -111,18 +101,9 @@ def _price(path: Path, name: str, entry: object) -> Price:
     if "input" not in entry or "output" not in entry:
         raise BadPriceFile(f"{where}: needs both input and output")
     number: dict[str, float] = {field: float(value) for field, value in entry.items()}
-    rates = Rates(
-        number["input"],
-        number["output"],
-        number.get("cached", number["input"]),
-        number.get("cache_write", number["input"]),
-    )
+    cached, cache_write = (number.get(name, number["input"]) for name in ("cached", "cache_write"))
+    rates = Rates(number["input"], number["output"], cached, cache_write)
     if "long_above" not in number:
         return Price(rates)
-    long_rates = Rates(
-        number.get("long_input", rates.input),
-        number.get("long_output", rates.output),
-        number.get("long_cached", rates.cached),
-        number.get("long_cache_write", rates.cache_write),
-    )
-    return Price(rates, int(number["long_above"]), long_rates)
+    long = {each.name: number.get(f"long_{each.name}", getattr(rates, each.name)) for each in fields(Rates)}
+    return Price(rates, int(number["long_above"]), Rates(**long))

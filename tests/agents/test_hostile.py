@@ -27,6 +27,7 @@ SECRET = "sk-ant-api03-0123456789abcdef"
 PRIVATE = "what only its owner may read"
 A_KERNEL = {"kernel": "mine.py"}
 A_CHANGE = {**A_KERNEL, "tool": "merge-iterations", "site": "j#1x2"}
+MIGRATED = {**A_KERNEL, "overwrite": True}
 
 
 @pytest.fixture
@@ -70,23 +71,23 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {**A_KERNEL, "reference": "link.py"}, "outside"),
     ("evaluate", {**A_KERNEL, "original": "../private.py"}, "`..`"),
     ("check", {"kernel": "/etc/hostname"}, "outside"),
-    ("profile", {"kernel": "link.py", "shapes": ["128x512"]}, "outside"),
+    ("profile", {"kernel": "link.py"}, "outside"),
     ("migrate", {"kernel": "away/old.py", "output": "new.py"}, "outside"),
     # where to write
-    ("apply", {**A_CHANGE, "output": "../new.py"}, "`..`"),
-    ("apply", {**A_CHANGE, "output": "/tmp/new.py"}, "outside"),
-    ("apply", {**A_CHANGE, "output": "away/new.py"}, "outside"),
-    ("apply", {**A_CHANGE, "output": "nowhere.py"}, "no plain file"),
-    ("apply", {**A_CHANGE, "output": "nowhere.py", "overwrite": True}, "no plain file"),
-    ("apply", {**A_CHANGE, "output": "link.py", "overwrite": True}, "no plain file"),
-    ("apply", {**A_CHANGE, "output": "fifo.py", "overwrite": True}, "no plain file"),
-    ("apply", {**A_CHANGE, "output": "folder.py", "overwrite": True}, "no plain file"),
-    ("apply", {**A_CHANGE, "output": "mine_reference.py"}, "is there"),
-    ("apply", {**A_CHANGE, "output": "no/such/folder.py"}, "no folder"),
-    ("apply", {**A_CHANGE, "output": ".bashrc"}, "must end in .py"),
-    ("apply", {**A_CHANGE, "output": "x" * 300 + ".py"}, "at most 200 bytes"),
-    ("apply", {**A_CHANGE, "output": "é" * 120 + "/new.py"}, "at most 200 bytes"),
-    ("apply", {**A_CHANGE, "output": "mine.py/new.py"}, "no folder"),
+    ("try", {**A_CHANGE, "output": "../new.py"}, "`..`"),
+    ("try", {**A_CHANGE, "output": "/tmp/new.py"}, "outside"),
+    ("try", {**A_CHANGE, "output": "away/new.py"}, "outside"),
+    ("try", {**A_CHANGE, "output": "nowhere.py"}, "no plain file"),
+    ("migrate", {**MIGRATED, "output": "nowhere.py"}, "no plain file"),
+    ("migrate", {**MIGRATED, "output": "link.py"}, "no plain file"),
+    ("migrate", {**MIGRATED, "output": "fifo.py"}, "no plain file"),
+    ("migrate", {**MIGRATED, "output": "folder.py"}, "no plain file"),
+    ("try", {**A_CHANGE, "output": "mine_reference.py"}, "is there"),
+    ("try", {**A_CHANGE, "output": "no/such/folder.py"}, "no folder"),
+    ("try", {**A_CHANGE, "output": ".bashrc"}, "must end in .py"),
+    ("try", {**A_CHANGE, "output": "x" * 300 + ".py"}, "at most 200 bytes"),
+    ("try", {**A_CHANGE, "output": "é" * 120 + "/new.py"}, "at most 200 bytes"),
+    ("try", {**A_CHANGE, "output": "mine.py/new.py"}, "no folder"),
     ("migrate", {**A_KERNEL, "output": "mine.py"}, "is there"),
     # wrong types, too large, unknown
     ("evaluate", {}, "name a kernel's file, or a task"),
@@ -103,12 +104,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {**A_KERNEL, "task": "../../etc"}, "task: "),
     ("evaluate", {**A_KERNEL, "task": "matmul", "reference": "mine_reference.py"}, "leave one"),
     ("check", {**A_KERNEL, "nki": "0.8"}, "nki: "),
-    ("profile", {**A_KERNEL, "shapes": ["128x512"] * 17}, "shapes: "),
-    ("profile", {**A_KERNEL, "shapes": ["0x5"]}, "shapes.0: a shape is written as 128x512:float32"),
-    ("profile", {**A_KERNEL, "shapes": ["128x512"], "constants": ["x" * 10_000]}, "constants.0: "),
-    ("profile", {**A_KERNEL, "shapes": ["128x512"], "constants": ["scale=0.5"]}, "values without names"),
-    ("profile", {"kernel": "mine.py", "shapes": ["9999999999x9999999999"] * 2}, "profile: shapes: the arrays have"),
-    ("profile", {"kernel": "mine.py", "shapes": ["128x512:float99"]}, "profile: 'float99' is no dtype"),
+    ("init", {**A_KERNEL, "shapes": ["128x512"] * 17}, "shapes: "),
+    ("init", {**A_KERNEL, "shapes": ["0x5"]}, "shapes.0: a shape is written as 128x512:float32"),
+    ("init", {**A_KERNEL}, "mine_reference.py is there already"),
+    ("init", {"kernel": "link.py"}, "outside"),
+    ("facts", {"about": "passwords"}, "about: "),
+    ("migrate", {**A_KERNEL, "output": "new.py", "constants": {"scale": "x" * 10_000}}, "constants: "),
     ("migrate", {**A_KERNEL, "output": "new.py", "constants": {"__import__('os')": 1}}, "constants: "),
     ("start_run", {**A_KERNEL, "rounds": 10**9}, "rounds: "),
     ("start_run", {**A_KERNEL, "hours": 1e300}, "hours: "),
@@ -116,9 +117,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("resume_run", {"run_id": "../../work"}, "run_id: "),
     ("follow_run", {"run_id": "x", "wait_seconds": 10**6}, "wait_seconds: "),
     ("follow_run", {}, "no run in the folder of this server yet: start_run"),
-    ("apply", {**A_CHANGE, "site": "bogus", "output": "new.py"}, "apply: merge-iterations cannot be used at 'bogus'"),
+    ("try", {**A_CHANGE, "site": "bogus", "output": "new.py"}, "try: merge-iterations cannot be used at 'bogus'"),
     ("stop_run", {"run_id": "1"}, "no run of this server"),
-    ("shell", {"command": "id"}, "no tool is called 'shell'; there are: evaluate, "),
+    ("shell", {"command": "id"}, "no tool is called 'shell'; there are: init, evaluate, "),
     ("evaluate\nx", {}, "no tool is called"),
 ]  # fmt: skip
 
@@ -145,7 +146,7 @@ def test_a_file_that_is_too_large_and_a_neighbour_that_lies_elsewhere_are_refuse
     async def script(agent: Agent) -> None:
         assert "more than 1,024 KiB" in await agent.refused("check", {"kernel": "huge.py"})
         arguments = {"kernel": "uses.py", "reference": "mine_reference.py", "tool": "merge-iterations", "site": "j#1x2"}
-        said = await agent.refused("apply", {**arguments, "output": "new.py"})
+        said = await agent.refused("try", {**arguments, "output": "new.py"})
         assert "outside" in said and PRIVATE not in said
         found = await agent.call("check", kernel="inner.py")
         assert found["errors"] == 0
@@ -155,14 +156,12 @@ def test_a_file_that_is_too_large_and_a_neighbour_that_lies_elsewhere_are_refuse
 
 
 GARBAGE = [
-    b"not json", b"\xff\xfe\x00\x80", b"[" * 100_000, b'"a text"', b"[1, 2]",
-    b'{"jsonrpc": "2.0", "method": "x", "params": {"id": 7, "name": "' + b"x" * (1 << 20) + b'"}}',
-]  # fmt: skip
-TOO_LONG = [
-    (b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "' + b"x" * (1 << 20) + b'"}}', 7),
-    (b'{"method":"tools/call","jsonrpc":"2.0","id":"a1","params":{"id":8,"name":"' + b"x" * (1 << 20) + b'"}}', "a1"),
-]
-GARBAGE += [
+    b"not json",
+    b"\xff\xfe\x00\x80",
+    b"[" * 100_000,
+    b'"a text"',
+    b"[1, 2]",
+    b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "' + b"x" * (1 << 20) + b'"}}',
     b"{}",
     b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}',
     b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "\\ud800"}}',
@@ -176,8 +175,7 @@ NO_REQUESTS = [
 ]
 
 NO_NUMBERS = [
-    ("profile", b'{"kernel": "mine.py", "shapes": ["128x512"], "constants": [NaN]}', "constants.0"),
-    ("profile", b'{"kernel": "mine.py", "shapes": ["128x512"], "constants": [-Infinity]}', "constants.0"),
+    ("migrate", b'{"kernel": "mine.py", "output": "new.py", "constants": {"scale": NaN}}', "constants"),
     ("migrate", b'{"kernel": "mine.py", "output": "new.py", "constants": {"scale": 1e999}}', "constants"),
     ("start_run", b'{"kernel": "mine.py", "hours": NaN}', "hours: "),
 ]
@@ -201,9 +199,6 @@ def test_garbage_on_its_input_is_answered_with_an_error_and_the_next_call_works(
         for line in GARBAGE:
             wire.send(line)
             assert wire.answer(None)["error"]["code"] == -32700
-        for line, asked in TOO_LONG:
-            wire.send(line)
-            assert "at most 262,144 bytes" in wire.answer(asked)["error"]["message"]
         for line in NO_REQUESTS:
             wire.send(line)
         wire.ask(1, "no/such/method")
@@ -261,7 +256,7 @@ def test_what_nobody_waits_for_ends_with_all_its_processes(tmp_path: Path, ends:
         assert eventually(lambda: not any(map(alive, processes))), [p for p in processes if alive(p)]
         if ends is _cancels:
             wire.ask(6, "tools/call", name="check", arguments={"kernel": "mine.py"})
-            assert wire.answer(6)["result"]["structuredContent"]["errors"] == 0
+            assert json.loads(wire.answer(6)["result"]["content"][0]["text"])["errors"] == 0
         else:
             assert eventually(lambda: wire.process.poll() is not None)
 
@@ -303,7 +298,7 @@ def test_what_a_kernel_prints_is_no_message_and_it_sees_no_key(tmp_path: Path) -
     with served(work, ANTHROPIC_API_KEY=SECRET) as wire:
         wire.ask(1, "tools/call", name="evaluate", arguments={"kernel": "chatty.py"})
         said = wire.answer(1)["result"]
-        assert "forged" not in said and said["structuredContent"]["verdict"] == "compile_failed"
+        assert "forged" not in said and '"verdict":"compile_failed"' in said["content"][0]["text"]
         assert "ANTHROPIC" not in json.dumps(said) and SECRET not in json.dumps(said)
 
 
@@ -420,7 +415,7 @@ def test_keys_alone_make_no_server_ask_a_model(tmp_path: Path) -> None:
     assert not silent.asks_models and silent.settings.model.provider == "catalogue" and silent.secrets == (SECRET,)
     asking = terms_of(read(["mcp", "--provider", "anthropic"], variables, tmp_path), variables, tmp_path)
     assert asking.asks_models and asking.settings.model.provider == "anthropic"
-    assert asking.hidden({SECRET: [f"x{SECRET}y", 1, None]}) == {"[hidden]": ["x[hidden]y", 1, None]}
+    assert asking.hidden(json.dumps({SECRET: [f"x{SECRET}y", 1]})) == '{"[hidden]": ["x[hidden]y", 1]}'
 
 
 def test_without_its_package_the_server_names_the_extra(monkeypatch, capsys) -> None:

@@ -44,7 +44,7 @@ def test_a_run_is_started_followed_and_its_best_kernel_evaluated(tmp_path: Path)
         return ended
 
     ended = with_agent(work, script, ANTHROPIC_API_KEY="sk-ant-none-of-a-server-without-provider")
-    assert Path(ended["folder"]).parent == work / "checkpoints" and ended["model_calls"]["calls"] == 0
+    assert Path(ended["folder"]).parent == Path("checkpoints") and ended["model_calls"]["calls"] == 0
     beside = {name for name in listing(tmp_path) if not name.startswith("work/checkpoints")}
     assert beside == {"work", "work/mine.py", "work/mine_reference.py"}
 
@@ -69,7 +69,7 @@ def test_a_run_ends_with_the_server_that_started_it(tmp_path: Path) -> None:
     with served(work) as wire:
         arguments = {"kernel": "mine.py", "rounds": 50, "patience": 50}
         wire.ask(1, "tools/call", name="start_run", arguments=arguments)
-        run_id = wire.answer(1)["result"]["structuredContent"]["run_id"]
+        run_id = json.loads(wire.answer(1)["result"]["content"][0]["text"])["run_id"]
         processes = descendants(wire.process.pid)
         assert processes
         wire.process.kill()

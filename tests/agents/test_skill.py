@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shlex
 from pathlib import Path
@@ -10,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from infra.agents.call import CARRIED_OUT
-from infra.agents.requests import StopRun
-from infra.agents.tools import INSTRUCTIONS, TOOLS
+from infra.agents.requests import COMMANDS, INSTRUCTIONS, TOOLS, WRITE, StopRun
 from infra.command_line import read
 from infra.documents.kernel_document import EvaluationDocument, MenuDocument
 from infra.documents.run_document import KernelDocument, RunDocument
-from infra.documents.writing import KINDS, schema_file
 from nki_sim import __main__ as nki_sim_command
 from tests.e2e.kernels import SLOW
 from tests.house.structure import ROOT
@@ -24,7 +23,7 @@ SKILL = ROOT / "skills" / "nki-optimizer" / "SKILL.md"
 TEXT = SKILL.read_text(encoding="utf-8")
 FRONT, BODY = re.fullmatch(r"---\n(.*?)\n---\n(.*)", TEXT, re.S).groups()  # type: ignore[union-attr]
 ALLOWED = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
-COMMANDS = [
+LINES = [
     line.partition(" #")[0].strip()
     for block in re.findall(r"```sh\n(.*?)```", BODY, re.S)
     for line in block.splitlines()
@@ -42,7 +41,7 @@ def test_the_front_matter_keeps_to_the_standard() -> None:
     assert len(TEXT.splitlines()) < 500
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("line", LINES)
 def test_every_command_of_the_skill_is_understood(line: str, tmp_path: Path) -> None:
     for name in ("mine.py", "second.py", "old.py", "ref.py"):
         (tmp_path / name).write_text(SLOW)
@@ -58,7 +57,7 @@ def test_every_command_of_the_skill_is_understood(line: str, tmp_path: Path) -> 
 
 
 def test_the_skill_names_every_tool_and_no_other() -> None:
-    (listed,) = re.findall(r"have the names above: (.*?)\.", BODY, re.S)
+    (listed,) = re.findall(r"server `nki-optimizer mcp`: (.*?)\.", BODY, re.S)
     assert set(re.split(r",\s+", listed)) == set(TOOLS)
 
 
@@ -72,18 +71,17 @@ def test_every_field_and_verdict_that_the_skill_names_is_there() -> None:
     assert verdicts == {"measured", "compile_failed", "incorrect", "implausible", "timed_out", "crashed"}
 
 
-def test_every_tool_is_carried_out_has_a_schema_and_says_what_to_call_next() -> None:
-    schemas = {schema_file(kind) for kind in KINDS}
-    for tool in TOOLS.values():
-        assert tool.schema in schemas and tool.schema.is_file()
-        assert tool.takes in CARRIED_OUT or tool.takes is StopRun
-        assert ("Next: " in tool.says or tool.name in ("doctor", "stop_run")) and len(tool.says) < 700
-    named = set(re.findall(r"\b(?:start|follow|resume|stop)_run\b", INSTRUCTIONS + BODY))
-    assert named <= set(TOOLS)
+def test_every_tool_is_carried_out_and_says_what_to_call_next() -> None:
+    for name, takes in TOOLS.items():
+        assert takes in CARRIED_OUT or takes is StopRun
+        assert ("Next:" in str(takes.__doc__) or name in ("doctor", "stop_run")) and len(str(takes.__doc__)) < 500
+    assert set(TOOLS) > WRITE and not set(COMMANDS.values()) - set(TOOLS)
+    assert set(re.findall(r"\b(?:start|follow|resume|stop)_run\b", INSTRUCTIONS + BODY)) <= set(TOOLS)
+    described = json.dumps([[takes.__doc__, takes.schema_for_agents()] for takes in TOOLS.values()])
+    assert len(described) < 12_000, "what every agent reads before its first call"
 
 
-def test_the_page_lists_every_tool_with_its_document() -> None:
+def test_the_page_lists_every_tool() -> None:
     page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (`[\w`, ]+) \| .* \| `([\w/]+)` \|$", page, re.M)
-    listed = {name: gives for names, gives in rows for name in re.findall(r"`(\w+)`", names)}
-    assert listed == {tool.name: tool.gives for tool in TOOLS.values()}
+    rows = " ".join(re.findall(r"^\| (`[\w`, ]+) \| .* \|$", page, re.M))
+    assert set(re.findall(r"`(\w+)`", rows)) == set(TOOLS)

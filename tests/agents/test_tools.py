@@ -15,18 +15,18 @@ DEEP = f"x = {'-' * 300_000}1\n"
 
 
 @pytest.mark.slow
-def test_profile_check_and_apply(tmp_path: Path) -> None:
+def test_profile_check_and_try(tmp_path: Path) -> None:
     work = folder_of_a_kernel(tmp_path)
     (work / "deep.py").write_text(DEEP)
     (work / "bad.py").write_text(SLOW.replace("buffer=nl.shared_hbm", "buffer=nl.hbm").replace("nl.add", "np.add"))
 
     async def script(agent: Agent) -> None:
-        profile = await agent.call("profile", kernel="mine.py", shapes=SHAPES)
+        profile = await agent.call("profile", kernel="mine.py")
         assert profile["latency_us"] > 0 and profile["lines"] and profile["kernel"] == "mine.py"
         assert "too large" in await agent.refused("check", {"kernel": "deep.py"})
         assert (await agent.call("check", kernel="bad.py"))["errors"] >= 1
         change = {"kernel": "mine.py", "tool": "merge-iterations", "site": "no such site", "output": "never.py"}
-        assert "ask for its menu again" in await agent.refused("apply", change)
+        assert "ask for its menu again" in await agent.refused("try", change)
 
     with_agent(work, script)
     assert not (work / "never.py").exists() and not list(work.glob(".*"))
@@ -43,7 +43,7 @@ def test_an_older_kernel_is_migrated_and_checked(tmp_path: Path) -> None:
         assert (work / "new.py").read_text() == OLDER.replace("nl.affine_range", "range")
         assert (await agent.call("check", kernel="new.py"))["errors"] == 0
         change = {"kernel": "new.py", "reference": "mine_reference.py", "site": "j#1x2", "output": "never.py"}
-        assert "no tool is called" in await agent.refused("apply", {**change, "tool": "os.system"})
+        assert "no rule is called" in await agent.refused("apply", {**change, "tool": "os.system"})
 
     with_agent(work, script)
 
@@ -55,10 +55,8 @@ def test_a_wrong_kernel_has_a_verdict_and_no_menu_and_the_doctor_is_content(tmp_
 
     async def script(agent: Agent) -> None:
         verdict = await agent.call("evaluate", kernel="wrong.py", reference="mine_reference.py")
-        assert verdict["verdict"] == "incorrect" and not verdict["right"] and verdict["measured"] is None
+        assert verdict["verdict"] == "incorrect" and not verdict["right"] and "measured" not in verdict
         assert verdict["failure"]["reason"] and verdict["said"].startswith("wrong: ")
-        huge = {"kernel": "mine.py", "shapes": ["9999999999x9999999999"] * 2, "seconds": 5}
-        assert "GiB of HBM" in await agent.refused("profile", huge)
         assert "shorter" in await agent.refused("evaluate", {"kernel": "mine.py", "preset": "shorter"})
         late = await agent.refused("evaluate", {"task": "bmm", "seconds": 5})
         assert "longer than 5 s" in late

@@ -156,7 +156,7 @@ for number, (method, params) in enumerate(asked):
     if not number:
         print('{"jsonrpc": "2.0", "method": "notifications/initialized"}', file=server.stdin, flush=True)
 server.stdin.close()
-print(json.dumps(answer["result"]["structuredContent"]["verdict"]), server.wait())
+print(json.dumps(json.loads(answer["result"]["content"][0]["text"])["verdict"]), server.wait())
 """
 
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
-from accelopt_core.ports import BudgetExhausted, Message, ModelBusy, ModelError, ModelReply, ModelRequest, Role, Usage
+from accelopt_core.ports import (
+    BudgetExhausted,
+    Message,
+    ModelBusy,
+    ModelEmptyReply,
+    ModelError,
+    ModelRefused,
+    ModelReply,
+    ModelRequest,
+    Role,
+    Usage,
+)  # fmt: skip
 from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget, totals_by
 from infra.llm.prices import BadPriceFile, load_prices
 from infra.llm.recording import (
@@ -53,8 +65,8 @@ def reply(model: str, usage: Usage) -> ModelReply:
     ("claude-opus-5-5", Usage(0, 0, MILLION, 0), 0.2),
     ("claude-opus-5-5", Usage(0, 0, 0, MILLION), 5.0),
     ("claude-haiku-4-5-20251001", Usage(MILLION, MILLION), 6.0),
-    ("gpt-6.1-sol-2026-09-29", Usage(100_000, 0), 0.2),
-    ("gpt-6.1-sol", Usage(100_000, 0, 200_000), 0.44),  # above 272,000 input tokens everything costs more
+    ("gpt-6.2-sol-2026-11-17", Usage(100_000, 0), 0.2),
+    ("gpt-6.2-sol", Usage(100_000, 0, 200_000), 0.44),  # above 272,000 input tokens everything costs more
     ("anthropic/claude-sonnet-5-5", Usage(MILLION), 2.0),
 ])  # fmt: skip
 def test_list_prices(model: str, usage: Usage, cost_usd: float) -> None:
@@ -177,6 +189,15 @@ def test_a_server_that_reports_no_usage_is_counted_by_its_texts_and_stopped_by_a
     again = Ledger(PRICES)
     again.catch_up([recorded(Exchange(asked, "a:local", 0.1, first))])
     assert again.total.usage == expected and again.total.by_text == 1
+
+
+@pytest.mark.parametrize("error", [ModelEmptyReply("all thought"), ModelRefused("no")])
+def test_replies_of_nothing_without_usage_are_stopped_by_a_budget_too(error: ModelError) -> None:
+    ledger = Ledger(PRICES, ModelBudget(max_tokens=900))
+    for _ in range(9):
+        with contextlib.suppress(ModelEmptyReply, ModelRefused, BudgetExhausted):
+            ledger.wrap(Scripted("a:local", error)).complete(request(text="x" * 600, max_tokens=100))
+    assert len(ledger.entries) == 2 and ledger.total.usage.total_tokens == 604
 
 
 def test_exchanges_are_recorded_with_their_outcome_and_read_back() -> None:
