@@ -52,6 +52,12 @@ def is_local(kernel: LoopKernel, buffer: int) -> bool:
     )
 
 
+def check_free(kernel: LoopKernel, key: int) -> None:
+    """Raises Refused where somebody outside of the kernel knows the buffer, or its place."""
+    if not is_local(kernel, key) or kernel.buffers[key].address is not None:
+        raise Refused("the kernel returns the buffer, or places it itself")
+
+
 def between(kernel: LoopKernel, first: Path, last: Path) -> tuple[Node, ...]:
     """What stands behind the first in its block, up to the statement that `last` is or lies in."""
     if last[: len(first) - 1] != first[:-1] or len(last) < len(first):
