@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.flow import is_local, local_tiles, ranges_at, uses_of, with_operand, written_between
+from accelopt_core.rules.flow import (
+    is_local,
+    local_tiles,
+    may_be_exact,
+    ranges_at,
+    uses_of,
+    with_operand,
+    written_between,
+)
 from nki_sim.loop_ir.changes import Path, Refused, block_at, loops_around, node_at, paths, with_block, with_node
 from nki_sim.loop_ir.composing import through
 from nki_sim.loop_ir.dependence import Use, covers, meet, uses
 from nki_sim.loop_ir.tree import Access, Allocate, Instruction, LoopKernel
+from nki_sim.program.program import Engine
 
 
 class DropCopy:
@@ -28,7 +37,7 @@ class DropCopy:
         if not isinstance(node, Instruction) or node.opcode != "tensor_copy":
             raise Refused("there is no copy in that place")
         dst, src = node.operands
-        if dst.dtype != src.dtype:
+        if dst.dtype != src.dtype and not may_be_exact(dst.dtype, src.dtype):
             raise Refused("the copy converts")
         if site.arguments == ("source",):
             return _take_from_source(kernel, site.path, dst, src)
@@ -50,6 +59,7 @@ def _take_from_source(kernel: LoopKernel, path: Path, dst: Access, src: Access) 
         access = through(taken, dst, src, ranges_at(kernel, each.path)) if taken.tile == dst.tile else None
         if access is None:
             raise Refused(f"line {each.node.line} takes the copy in another form")
+        _check_converts(each.node, dst, src)
         kernel = with_operand(kernel, each, access)
     return without(kernel, path, dst.buffer)
 
@@ -70,6 +80,7 @@ def _fill_target(kernel: LoopKernel, path: Path, dst: Access, src: Access) -> Lo
         access = through(filled, src, dst, ranges_at(kernel, each.path)) if filled.tile == src.tile else None
         if access is None:
             raise Refused(f"line {each.node.line} fills the source in another form")
+        _check_converts(each.node, dst, src)
         kernel = with_operand(kernel, each, access)
     made = next((place for place, key in local_tiles(kernel) if key == dst.buffer), None)
     first = min((each.path[: len(path)] for each in writing), default=path)
@@ -80,6 +91,12 @@ def _fill_target(kernel: LoopKernel, path: Path, dst: Access, src: Access) -> Lo
         block.insert(first[-1], node)
         kernel = with_block(kernel, path, block)
     return without(kernel, path, src.buffer)
+
+
+def _check_converts(node: Instruction, dst: Access, src: Access) -> None:
+    """An engine computes in float32, whatever it takes and makes; a transfer does not."""
+    if dst.dtype != src.dtype and node.engine is Engine.dma:
+        raise Refused(f"the copy converts for the transfer of line {node.line}")
 
 
 def _touched_between(kernel: LoopKernel, first: Path, last: Path, use: Use) -> Use | None:

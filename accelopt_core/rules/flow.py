@@ -58,6 +58,12 @@ def check_free(kernel: LoopKernel, key: int) -> None:
         raise Refused("the kernel returns the buffer, or places it itself")
 
 
+def may_be_exact(*dtypes: DType) -> bool:
+    """Are they floats of 16 bits or more? What is rounded to one on its way to the next instruction may as well not be;
+    8 bits are a form that a kernel asks for."""
+    return all(dtype.is_float and dtype.itemsize > 1 for dtype in dtypes)
+
+
 def between(kernel: LoopKernel, first: Path, last: Path) -> tuple[Node, ...]:
     """What stands behind the first in its block, up to the statement that `last` is or lies in."""
     if last[: len(first) - 1] != first[:-1] or len(last) < len(first):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import without
-from accelopt_core.rules.flow import is_local, uses_of, with_tile, written_between
+from accelopt_core.rules.flow import is_local, may_be_exact, uses_of, with_tile, written_between
 from nki_sim.dtypes import float32
 from nki_sim.isa.arithmetic.shared import TensorScalar
 from nki_sim.isa.constants import reduce_cmd
@@ -71,7 +71,7 @@ def _only_filler(kernel: LoopKernel, access: Access, reader: Path) -> tuple[Path
         raise Refused("the two are not in one block")
     if (given.tile, given.offset, given.pattern) != (access.tile, access.offset, access.pattern):
         raise Refused("the two go through the tile in other orders")
-    if buffer.dtype != float32:
+    if not may_be_exact(buffer.dtype):
         raise Refused(f"the tile between the two rounds to {buffer.dtype}")
     return first.path, first.node
 
@@ -185,7 +185,7 @@ class FuseRowSum:
         first, around = before[-1].node, loops_around(kernel, site.path)
         if written_between(kernel, before[-1].path, site.path, Use(data, second, around)) is not None:
             raise Refused("something else writes its rows in between")
-        if data.dtype != float32:
+        if not may_be_exact(data.dtype):
             raise Refused(f"the rows round to {data.dtype}")
         made, kernel = _summing(first, kernel)
         operands = (*made.operands, *_registers(kernel, made, replace(dst, role="reduce_res")))
@@ -276,7 +276,7 @@ class SubtractInActivation:
             raise Refused(f"{first.opcode} subtracts no number of each partition")
         if node.attrs.scale is None or node.attrs.bias != 0:
             raise Refused("the activation adds something already")
-        if tile.dtype != float32:
+        if not may_be_exact(tile.dtype):
             raise Refused(f"what is subtracted is {tile.dtype}")
         kernel, target = with_tile(kernel, path, [tile.pattern[0][1]], float32, "negative", first.line)
         attrs = TensorScalar("multiply", -float(node.attrs.scale), False, None, None, False, False)
