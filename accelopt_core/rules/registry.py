@@ -21,6 +21,7 @@ from accelopt_core.rules.work.engines import EvacuatePsum, HardwareQueue, MoveEn
 from accelopt_core.rules.work.fusing import FuseElementwise, FuseRowSum, SubtractInActivation
 from accelopt_core.rules.work.sums import AccumulateInPsum
 from accelopt_core.rules.work.vector_products import ProductsOnVector
+from accelopt_core.rules.work.windows import ReduceBySteps
 
 RULES: tuple[Rule, ...] = (
     Lift(),
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     InlineSinglePass(),
     RotateBuffer(),
     SubtractInActivation(),
+    ReduceBySteps(),
     FuseLoops(),
     StageTransfer(),
     TransposeOnTensor(),
