@@ -120,9 +120,12 @@ class EvacuatePsum:
 
 
 _WHICH: dict[str, Callable[[LoopKernel, Instruction], bool]] = {
-    "all transfers": lambda kernel, node: True,
-    "loads": lambda kernel, node: kernel.buffers[node.operands[0].buffer].region.on_chip,
-    "stores": lambda kernel, node: not kernel.buffers[node.operands[0].buffer].region.on_chip,
+    "all transfers": lambda kernel, node: len(node.operands) == 2,
+    "loads": lambda kernel, node: len(node.operands) == 2 and kernel.buffers[node.operands[0].buffer].region.on_chip,
+    "stores": lambda kernel, node: (
+        not (len(node.operands) > 2 or kernel.buffers[node.operands[0].buffer].region.on_chip)
+    ),
+    "wide transfers that a register steers": lambda kernel, node: len(node.operands) > 2 and _is_wide(node, kernel),
 }
 
 
@@ -149,6 +152,13 @@ class HardwareQueue:
 
 def _is_free(transfer: Instruction) -> bool:
     """Is it one whose descriptors hardware can make, of no queue by name?"""
-    dst, src, attrs = transfer.operands[0], transfer.operands[-1], transfer.attrs
-    plain = len(transfer.operands) == 2 and dst.indirection is None and src.indirection is None
-    return plain and dst.dtype == src.dtype and (attrs.queue, attrs.dge_mode.name) == (Engine.unknown, "unknown")
+    dst, src, attrs = transfer.operand("dst"), transfer.operand("src"), transfer.attrs
+    if dst is None or src is None or (attrs.queue, attrs.dge_mode.name) != (Engine.unknown, "unknown"):
+        return False
+    return dst.dtype == src.dtype and not any(o.indirection and o.indirection[0] == "vector" for o in (dst, src))
+
+
+def _is_wide(transfer: Instruction, kernel: LoopKernel) -> bool:
+    """Is it one of several partitions, for each of which software makes a descriptor?"""
+    on_chip = [o for o in transfer.operands[:2] if kernel.buffers[o.buffer].region.on_chip]
+    return any(access.role in ("dst", "src") and access.pattern[0][1] > 1 for access in on_chip)
