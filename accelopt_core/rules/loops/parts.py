@@ -117,19 +117,16 @@ def blocks(kernel: LoopKernel) -> Iterator[tuple[Path, tuple[Node, ...]]]:
 
 
 def runs(block: tuple[Node, ...]) -> list[tuple[int, int]]:
-    """Stretches of elementwise instructions, with what is allocated between them."""
+    """Stretches of elementwise instructions, with what is allocated between them; the greatest of a row ends one."""
     found: list[tuple[int, int]] = []
-    begin = None
+    begin = 0
     for at, node in enumerate((*block, None)):
-        fits = (
-            isinstance(node, Allocate) or isinstance(node, Instruction) and (is_by_columns(node) or _is_extreme(node))
-        )
-        if fits and begin is None:
-            begin = at
-        elif not fits and begin is not None:
-            if sum(isinstance(each, Instruction) for each in block[begin:at]) > 1:
-                found.append((begin, at))
-            begin = None
+        ends = isinstance(node, Instruction) and _is_extreme(node)
+        if not (isinstance(node, Allocate) or isinstance(node, Instruction) and is_by_columns(node)):
+            end = at + ends
+            if sum(isinstance(each, Instruction) for each in block[begin:end]) > 1:
+                found.append((begin, end))
+            begin = at + 1
     return found
 
 

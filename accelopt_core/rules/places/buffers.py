@@ -10,7 +10,7 @@ from operator import is_not
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import without
 from accelopt_core.rules.flow import check_free, fills_before_reading, is_local, leaves_gaps, local_tiles, uses_of
-from accelopt_core.rules.places.unread import cut_to_use, without_unread
+from accelopt_core.rules.unread import cut_to_use, without_unread
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
     Kernels,
