@@ -48,7 +48,7 @@ class SplitColumns:
                     yield Site(self.name, path, (first, last, parts), what, line)
         for path, load in instructions(kernel, "dma_copy"):
             run = load.operands[0].pattern[-1][1] * load.operands[0].dtype.itemsize
-            for parts in PARTS:
+            for parts in (PARTS[0], PARTS[-1]):
                 if run >= parts * LONG_RUN or (parts == PARTS[0] and min(len(o.pattern) for o in load.operands) > 2):
                     what = f"the transfer of line {load.line} in {parts} parts of its innermost columns"
                     yield Site(self.name, (*path[:-1], 0), (path[-1], path[-1] + 1, parts, INNER), what, load.line)
