@@ -9,7 +9,6 @@ from accelopt_core.rules.loops.joining import FuseLoops
 from accelopt_core.rules.loops.lifting import Block, InlineSinglePass, Interchange, Lift
 from accelopt_core.rules.loops.parts import SplitColumns
 from accelopt_core.rules.loops.pipelining import Pipeline
-from accelopt_core.rules.loops.rows import DealRows
 from accelopt_core.rules.places.buffers import DropMemset, RotateBuffer
 from accelopt_core.rules.places.filling import FillPartitions
 from accelopt_core.rules.places.keeping import KeepOnChip
@@ -46,7 +45,6 @@ RULES: tuple[Rule, ...] = (
     GroupOnPartitions(),
     ProductsOnVector(),
     FillPartitions(),
-    DealRows(),
     ShareArray(),
     Block(),
     Interchange(),

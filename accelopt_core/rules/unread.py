@@ -20,6 +20,7 @@ from nki_sim.loop_ir.tree import (
     Loop,
     LoopKernel,
     Node,
+    dense,
     rebuilt,
     walk,
 )
@@ -27,12 +28,13 @@ from nki_sim.loop_ir.tree import (
 
 def without_unread(kernel: LoopKernel) -> LoopKernel:
     """Without instructions whose results are read by such instructions alone, and what only they need."""
-    if any(isinstance(node, DeviceLoop) for node, _ in walk(kernel.body)):
+    nodes = [node for node, _ in walk(kernel.body)]
+    left = [node for node in nodes if isinstance(node, Instruction)]
+    if any(isinstance(node, DeviceLoop) for node in nodes):  # a later pass may read anything
         return kernel
-    nodes = [node for node, _ in walk(kernel.body) if isinstance(node, Instruction)]
     on_chip = {key for key, buffer in kernel.buffers.items() if buffer.region.on_chip}
     wanted = kernel.buffers.keys() - {key for key in on_chip if key in kernel.permanent or is_local(kernel, key)}
-    left, before = nodes, len(nodes) + 1
+    before = len(left) + 1
     while len(left) < before:
         before, unread = len(left), []
         for node in left:
@@ -42,15 +44,14 @@ def without_unread(kernel: LoopKernel) -> LoopKernel:
             else:
                 wanted.update(access.buffer for access in node.operands)
         left = unread
-    if not left:
-        return kernel
     gone = {id(node) for node in left}
 
     def change(node: Node) -> tuple[Node, ...]:
         is_unread = id(node) in gone or isinstance(node, Allocate) and node.buffer not in wanted
         return () if is_unread or isinstance(node, Loop) and not node.body else (node,)
 
-    return replace(kernel, body=rebuilt(kernel.body, change))
+    body = rebuilt(kernel.body, change)
+    return kernel if body is kernel.body else replace(kernel, body=body)
 
 
 def cut_to_use(kernel: LoopKernel, key: int) -> LoopKernel:
@@ -71,7 +72,7 @@ def cut_to_use(kernel: LoopKernel, key: int) -> LoopKernel:
 def _slice_of(use: Use, buffer: Buffer) -> tuple[Index, ...]:
     access, pattern = use.access, use.access.pattern
     if pattern[1:] == ((1, buffer.partition_elements),):
-        pattern = (pattern[0], *((prod(buffer.shape[at + 1 :]), n) for at, n in enumerate(buffer.shape) if at))
+        pattern = (pattern[0], *dense(buffer.shape)[1:])
     part = sliced(buffer.shape, True, access.offset, pattern, ranges_of(use.around))
     if part is None or access.dtype != buffer.dtype or access.indirection is not None:
         raise Refused(f"line {use.node.line} takes the tile in another form")
@@ -114,13 +115,12 @@ def _cut(kernel: LoopKernel, key: int, parts: Mapping[int, Sequence[Index]], at:
     """With a tile of that size in that dimension. `parts`: by access."""
     old = kernel.buffers[key]
     shape = (*old.shape[:at], size, *old.shape[at + 1 :])
-    strides = [prod(shape[each + 1 :]) for each in range(len(shape))]
     buffers = {**kernel.buffers, key: replace(old, shape=shape)}
 
     def placed(access: Access, part: Sequence[Index], fewer: int) -> Access:
-        offset = sum((each.start * stride for each, stride in zip(part, strides)), Affine())
+        offset = sum((each.start * stride for each, (stride, _) in zip(part, dense(shape))), Affine())
         counts = [fewer if n == at and each.count else each.count for n, each in enumerate(part)]
-        pairs = [(stride * each.step, n) for each, stride, n in zip(part, strides, counts) if n is not None]
+        pairs = [(stride * each.step, n) for each, (stride, _), n in zip(part, dense(shape), counts) if n is not None]
         return replace(access, offset=offset, pattern=tuple(pairs) if len(pairs) > 1 else (*pairs, (1, 1)))
 
     def change(node: Node) -> tuple[Node, ...]:

@@ -181,25 +181,6 @@ SHARED = """
         nisa.dma_copy(dst=y[0:64, n * 32 : (n + 1) * 32], src=out)
     return y
 """
-WEIGHTS = """weights = nl.ndarray((32, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=weights, src=w[{rows}, 0:1])"""
-HALVES_SET = """weights = nl.ndarray((32, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=weights, value=1.0)
-    nisa.memset(dst=weights[0:16, :], value=2.0)"""
-WEIGHTED = "nisa.scalar_tensor_tensor(dst=out, data=one, op0=nl.multiply, operand0=weights, op1=nl.add, operand1=other)"
-STENCIL = """
-    {before}
-    for i in range(3):
-        for j in range(2):
-            one = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.dma_copy(dst=one, src=x[i * 32 : i * 32 + 32, j * 32 : (j + 1) * 32])
-            other = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.dma_copy(dst=other, src={other})
-            out = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf)
-            {work}
-            nisa.dma_copy(dst=y[i * 32 : i * 32 + 32, j * 32 : (j + 1) * 32], src=out)
-    return y
-"""
 DIAGONAL = """
     for i in range(2):
         tile = nl.ndarray((64, 16), dtype=nl.float32, buffer=nl.sbuf)
@@ -209,17 +190,6 @@ DIAGONAL = """
             nisa.dma_copy(dst=y[j * 32 : (j + 1) * 32, i * 8 : (i + 1) * 8], src=part)
     return y
 """
-LISTED = """
-    tiles = []
-    for i in range(2):
-        tiles.append(nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.sbuf))
-        nisa.dma_copy(dst=tiles[i], src=x[i * 64 : (i + 1) * 64, 0:32])
-    for i in range(2):
-        nisa.dma_copy(dst=y[i * 64 : (i + 1) * 64, 0:32], src=tiles[i])
-    return y
-"""
-NEXT_ROW = "x[i * 32 + 1 : i * 32 + 33, j * 32 : (j + 1) * 32]"
-ADDED = "nisa.tensor_tensor(dst=out, data1=one, data2=other, op=nl.add)"
 NEST = """
     total = nl.ndarray((32, 16), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=total, value=1.0)
@@ -494,7 +464,6 @@ ROWS_BESIDE = """
     nisa.dma_copy(dst=y.ap(pattern=[[64, 32], [2048, 4], [1, 64]]), src=rows)
     return y
 """
-ROW_BY_ROW = "tensor_tensor(dst=rows[:, :, 0:32], data1=rows[:, :, 0:32], data2=rows[:, :, 32:64], op=nl.add)"
 ROWS_MIXED = "tensor_tensor(dst=rows[:, 0:3, :], data1=rows[:, 0:3, :], data2=rows[:, 1:4, :], op=nl.add)"
 CORNER = """
     tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
@@ -582,8 +551,6 @@ ACCEPTED = (
     ("reduce-by-steps", POOLED),
     ("split-columns", GREATEST),
     ("hardware-queue", STEERED),
-    ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW, work=ADDED)),
-    ("rows-in-turn", ROWS_BESIDE.format(work=ROW_BY_ROW)),
     ("split-columns", ROWS_BESIDE.format(work=ROWS_MIXED)),
     ("group-transfers", COLUMNS_OF_PASSES.format(into=ITS_OWN, more=GATHERED.replace("\n", "\n    "))),
     ("stage-transfer", STEPS_ON_CHIP),
@@ -635,11 +602,6 @@ REFUSED = (
     ),
     ("stage-transfer", GAPS_STORED, "would be written"),
     ("stage-transfer", GAPS_NEVER_WRITTEN, "what lies between"),
-    ("rows-in-turn", STENCIL.format(before=WEIGHTS.format(rows="0:32"), other=NEXT_ROW, work=WEIGHTED), "partition to"),
-    ("rows-in-turn", STENCIL.format(before="", other=NEXT_ROW.replace("x", "y"), work=ADDED), "earlier pass"),
-    ("rows-in-turn", STENCIL.format(before=HALVES_SET, other=NEXT_ROW, work=WEIGHTED), "from partition to partition"),
-    ("rows-in-turn", LISTED, "taken outside"),
-    ("rows-in-turn", ROWS_BESIDE.format(work=ROWS_MIXED), "each row by itself"),
     ("merge-iterations", DIAGONAL, "by a partition and within it"),
     ("broadcast-by-dma", ROW_OF_THE_PASS_BEFORE, "just loaded"),
     ("rows-on-partitions", ROWS_THAT_WAIT, "earlier pass"),

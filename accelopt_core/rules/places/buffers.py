@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from operator import is_not
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.copies import without
 from accelopt_core.rules.flow import check_free, fills_before_reading, is_local, leaves_gaps, local_tiles, uses_of
 from accelopt_core.rules.unread import cut_to_use, without_unread
 from nki_sim.loop_ir.affine import Affine
@@ -59,7 +58,7 @@ class DropMemset:
             rest = block_at(kernel, site.path)[site.path[-1] + 1 : _end_of_value(kernel, site.path, dst.buffer) + 1]
             if not fills_before_reading(rest, dst.buffer, kernel):
                 raise Refused("something reads what is set")
-        return without(kernel, site.path, dst.buffer)
+        return without_unread(with_node(kernel, site.path, ()))
 
 
 def _begun_by_product(kernel: LoopKernel, path: Path, zeros: Instruction) -> LoopKernel:
@@ -95,7 +94,8 @@ class RotateBuffer:
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         found = []
         for path, node in paths(kernel.body):
-            if isinstance(node, Allocate) and _used_in_a_loop(block_at(kernel, path), node.buffer):
+            loops = [each for each in block_at(kernel, path) if isinstance(each, Loop)]
+            if isinstance(node, Allocate) and any(use.access.buffer == node.buffer for use in uses(loops)):
                 buffer = kernel.buffers[node.buffer]
                 what = f"a {buffer.name or 'tile'} of line {buffer.line} for each pass"
                 found.append(Site(self.name, path, (node.buffer,), what, buffer.line))
@@ -178,11 +178,6 @@ def _value_apart(kernel: LoopKernel, path: Path, key: int) -> LoopKernel:
     if not fills_before_reading(value, own, kernel):
         raise Refused("what is written goes on with what was there")
     return with_block(kernel, path, (*block[:first], Allocate(own), *rest[first:]))
-
-
-def _used_in_a_loop(block: Sequence[Node], key: int) -> bool:
-    loops = [node for node in block if isinstance(node, Loop)]
-    return any(use.access.buffer == key for use in uses(loops))
 
 
 def _loop_of(kernel: LoopKernel, path: Path, key: int) -> Path | None:

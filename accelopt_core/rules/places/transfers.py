@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.flow import is_local, taken_through, uses_of
@@ -32,7 +31,7 @@ from nki_sim.loop_ir.changes import (
 )
 from nki_sim.loop_ir.composing import steps_of
 from nki_sim.loop_ir.dependence import Use, conflict, meet, uses
-from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node
+from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node, dense
 from nki_sim.program.memory import MemoryRegion
 from nki_sim.timing.capacity import usable_bytes
 
@@ -134,7 +133,7 @@ class _Dimensions:
             tuple(count for _, count in own),
             within,
             tuple(loops),
-            frozenset(prod(shape[at + 1 :]) for at in range(len(shape))),
+            frozenset(stride for stride, _ in dense(shape)),
         )
 
     @property
