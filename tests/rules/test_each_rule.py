@@ -418,7 +418,8 @@ SUMMED_IN_PSUM = """
 """
 TOTAL_IN_PSUM = "total = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.psum)"
 USED_IN_PSUM = (
-    "copied = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf); nisa.tensor_copy(dst=copied, src=total)"
+    "copied = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.sbuf); nisa.tensor_copy(dst=copied, src=total); "
+    "nisa.dma_copy(dst=y[64:96, 0:32], src=copied)"
 )
 PARTS_APART = """
     tile = nl.ndarray((128, 8, 2), dtype=nl.float32, buffer=nl.sbuf)
@@ -471,6 +472,16 @@ CORNER = """
     nisa.dma_copy(dst=tile[{rows}, 0:16], src=x[{rows}, 0:16])
     for i in range(2):
         nisa.dma_copy(dst=y[{rows}, i * 8 : i * 8 + 8], src=tile[{rows}, i * 8 + {first} : i * 8 + {first} + 8])
+    return y
+"""
+CONVERTED = """
+    tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    narrow = nl.ndarray((128, 64), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=narrow, src=tile)
+    out = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.{work}
+    nisa.dma_copy(dst=y, src=out)
     return y
 """
 WINDOWS = """
@@ -550,6 +561,8 @@ ACCEPTED = (
     ("reduce-by-steps", WINDOWS.format(dtype="float32", op="add")),
     ("reduce-by-steps", POOLED),
     ("split-columns", GREATEST),
+    ("drop-copy", CONVERTED.format(work="tensor_scalar(dst=out, data=narrow, op0=nl.multiply, operand0=2.0)")),
+    ("subtract-in-activation", _tile(LESS, EXP, "nl.bfloat16")),
     ("hardware-queue", STEERED),
     ("split-columns", ROWS_BESIDE.format(work=ROWS_MIXED)),
     ("group-transfers", COLUMNS_OF_PASSES.format(into=ITS_OWN, more=GATHERED.replace("\n", "\n    "))),
@@ -590,6 +603,7 @@ ACCEPTED = (
     ("pipeline", IN_HALVES),
 )
 REFUSED = (
+    ("drop-copy", CONVERTED.format(work="dma_copy(dst=out, src=narrow)"), "converts"),
     ("reduce-by-steps", WINDOWS.format(dtype="bfloat16", op="add"), "would round"),
     ("reduce-by-steps", WINDOWS.format(dtype="float32", op="multiply"), "another order"),
     ("broadcast-by-dma", BROADCAST.format(value="2.0"), "ones"),
