@@ -121,7 +121,7 @@ class _Dimensions:
             raise Refused("the transfer does not go partition by partition")
         free = [*own, *((outside.offset.coefficient(each.variable), _passes(each)) for each in loops)]
         within: dict[int, tuple[int, int]] = {}
-        for number in range(len(own), len(free)):
+        for number in range(len(own), len(free) if tile.access == "w" else 0):
             far, passes = free[number]
             for at, (step, count) in enumerate(own):
                 if 0 < step <= far < step * count and far % step == 0 and number not in within:
