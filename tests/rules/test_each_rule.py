@@ -484,36 +484,20 @@ CONVERTED = """
     nisa.dma_copy(dst=y, src=out)
     return y
 """
-WINDOWS = """
+REDUCED = """
     tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=tile, src=x)
-    out = nl.ndarray((128, 7, 6), dtype=nl.{dtype}, buffer=nl.sbuf)
-    windows = tile.ap(pattern=[[64, 128], [8, 7], [1, 6], [8, 2], [1, 3]])
-    nisa.tensor_reduce(dst=out, data=windows, op=nl.{op}, axis=(3, 4))
-    nisa.dma_copy(dst=y[:, 0:42], src=out.reshape((128, 42)))
+    out = nl.ndarray((128, {n}), dtype=nl.{dtype}, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=out, data=tile{of}, op=nl.{op}, axis={axis})
+    nisa.dma_copy(dst=y[:, 0:{n}], src=out)
     return y
 """
-POOLED = """
-    tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=tile, src=x)
-    out = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_reduce(dst=out, data=tile.reshape((128, 16, 4)), op=nl.add, axis=2)
-    nisa.dma_copy(dst=y[:, 0:16], src=out)
-    return y
-"""
+WINDOWS = ".ap(pattern=[[64, 128], [8, 7], [1, 6], [8, 2], [1, 3]])"
 LOADED_WINDOWS = """
     for i in range(3):
         tile = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
         nisa.dma_copy(dst=tile, src=x[:, i * 4 : i * 4 + 16])
         nisa.dma_copy(dst=y[:, i * 16 : (i + 1) * 16], src=tile)
-    return y
-"""
-GREATEST = """
-    tile = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=tile, src=x)
-    most = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_reduce(dst=most, data=tile, op=nl.maximum, axis=1)
-    nisa.dma_copy(dst=y[:, 0:1], src=most)
     return y
 """
 STEERED = """
@@ -533,8 +517,7 @@ NARROW = """
     nisa.{work}
     nisa.dma_copy(dst=y[:, 0:16], src=second[:, 0:16])
     unread = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=unread, data=first[:, 0:64], op0=nl.add, operand0=1.0)
-    nisa.tensor_tensor(dst=unread, data1=unread, data2=unread, op=nl.add)
+    nisa.tensor_tensor(dst=unread, data1=first[:, 0:64], data2=unread, op=nl.add)
     return y
 """
 ALL_COLUMNS = "tensor_scalar(dst=second, data=first, op0=nl.add, operand0=1.0)"
@@ -550,6 +533,10 @@ def _in_psum(
     return SUMMED_IN_PSUM.format(made=made, first=first, how=how, dtype=dtype, more=more, then=then)
 
 
+def _reduced(op: str, of: str = WINDOWS, axis: object = (3, 4), n: int = 42, dtype: str = "float32") -> str:
+    return REDUCED.format(op=op, of=of, axis=axis, n=n, dtype=dtype)
+
+
 def _tile(first: str, second: str, dtype: str = "nl.float32") -> str:
     return TILE.format(first=first, second=second, dtype=dtype)
 
@@ -557,10 +544,10 @@ def _tile(first: str, second: str, dtype: str = "nl.float32") -> str:
 ACCEPTED = (
     ("group-transfers", LOADS_IN_A_LOOP),
     ("group-transfers", LOADED_WINDOWS),
-    ("reduce-by-steps", WINDOWS.format(dtype="float32", op="maximum")),
-    ("reduce-by-steps", WINDOWS.format(dtype="float32", op="add")),
-    ("reduce-by-steps", POOLED),
-    ("split-columns", GREATEST),
+    ("reduce-by-steps", _reduced("maximum")),
+    ("reduce-by-steps", _reduced("add")),
+    ("reduce-by-steps", _reduced("add", ".reshape((128, 16, 4))", 2, 16)),
+    ("split-columns", _reduced("maximum", "", 1, 1)),
     ("drop-copy", CONVERTED.format(work="tensor_scalar(dst=out, data=narrow, op0=nl.multiply, operand0=2.0)")),
     ("subtract-in-activation", _tile(LESS, EXP, "nl.bfloat16")),
     ("hardware-queue", STEERED),
@@ -604,8 +591,8 @@ ACCEPTED = (
 )
 REFUSED = (
     ("drop-copy", CONVERTED.format(work="dma_copy(dst=out, src=narrow)"), "converts"),
-    ("reduce-by-steps", WINDOWS.format(dtype="bfloat16", op="add"), "would round"),
-    ("reduce-by-steps", WINDOWS.format(dtype="float32", op="multiply"), "another order"),
+    ("reduce-by-steps", _reduced("add", dtype="bfloat16"), "would round"),
+    ("reduce-by-steps", _reduced("multiply"), "another order"),
     ("broadcast-by-dma", BROADCAST.format(value="2.0"), "ones"),
     (
         "transpose-on-tensor",
@@ -720,6 +707,9 @@ WHOLE = (128, 64)
         (CORNER.format(rows="0:64", first=0), [(64, 16)]),
         (CORNER.format(rows="0:64", first=8), [(64, 24)]),
         (CORNER.format(rows="64:128", first=0), [(128, 16)]),
+        (NARROW.format(made=64, work=ALL_COLUMNS), [(128, 16)] * 2),
+        (NARROW.format(made=96, work=ALL_COLUMNS), [(128, 16)] * 2),
+        (NARROW.format(made=64, work=ROW_SUM), [WHOLE, WHOLE, (128, 1)]),
     ],
 )
 def test_a_search_begins_with_tiles_cut_to_their_use_and_one_for_each_value(body, shapes) -> None:
@@ -730,19 +720,6 @@ def test_a_search_begins_with_tiles_cut_to_their_use_and_one_for_each_value(body
     assert prepared([rule], (changed,)) == (changed,)
     assert relative_error(outputs_of(kernel, _arguments()), changed, _arguments()) == 0
     assert retraces(changed, _source(body), _arguments())
-
-
-@pytest.mark.parametrize(("made", "work", "columns"), [(64, ALL_COLUMNS, 16), (96, ALL_COLUMNS, 16), (64, ROW_SUM, 64)])
-def test_a_search_begins_without_what_nobody_reads(made: int, work: str, columns: int) -> None:
-    """Columns that are computed for nothing, and a tile that only its own writers read; a sum needs all columns."""
-    source = _source(NARROW.format(made=made, work=work))
-    kernel = tree_of(source, _arguments())
-    (changed,) = prepared([RotateBuffer()], (kernel,))
-    tiles = [changed.buffers[node.buffer] for node, _ in walk(changed.body) if isinstance(node, Allocate)]
-    assert {buffer.shape[1] for buffer in tiles if buffer.region.on_chip and buffer.shape[1] > 1} == {columns}
-    assert all(buffer.name != "unread" for buffer in tiles)
-    assert relative_error(outputs_of(kernel, _arguments()), changed, _arguments()) == 0
-    assert retraces(changed, source, _arguments())
 
 
 def test_a_value_has_a_tile_of_its_own_where_it_may_at_every_shape() -> None:
