@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.flow import is_local, local_tiles, ranges_at, uses_of, with_operand, written_between
-from nki_sim.loop_ir.changes import Path, Refused, block_at, loops_around, node_at, paths, with_block, with_node
+from accelopt_core.rules.flow import (
+    is_local,
+    may_be_exact,
+    ranges_at,
+    uses_of,
+    with_operand,
+    with_target_before,
+    written_between,
+)
+from accelopt_core.rules.unread import without_unread
+from nki_sim.loop_ir.changes import Path, Refused, block_at, loops_around, node_at, paths, with_node
 from nki_sim.loop_ir.composing import through
 from nki_sim.loop_ir.dependence import Use, covers, meet, uses
-from nki_sim.loop_ir.tree import Access, Allocate, Instruction, LoopKernel
+from nki_sim.loop_ir.tree import Access, Instruction, LoopKernel
+from nki_sim.program.program import Engine
 
 
 class DropCopy:
@@ -28,9 +38,12 @@ class DropCopy:
         if not isinstance(node, Instruction) or node.opcode != "tensor_copy":
             raise Refused("there is no copy in that place")
         dst, src = node.operands
-        if dst.dtype != src.dtype:
+        from_source = site.arguments == ("source",)
+        others = uses_of(kernel, dst.buffer)[1] if from_source else uses_of(kernel, src.buffer)[0]
+        computed = all(each.node.engine is not Engine.dma for each in others)  # engines compute in float32
+        if dst.dtype != src.dtype and not (computed and may_be_exact(dst.dtype, src.dtype)):
             raise Refused("the copy converts")
-        if site.arguments == ("source",):
+        if from_source:
             return _take_from_source(kernel, site.path, dst, src)
         return _fill_target(kernel, site.path, dst, src)
 
@@ -51,7 +64,7 @@ def _take_from_source(kernel: LoopKernel, path: Path, dst: Access, src: Access) 
         if access is None:
             raise Refused(f"line {each.node.line} takes the copy in another form")
         kernel = with_operand(kernel, each, access)
-    return without(kernel, path, dst.buffer)
+    return without_unread(with_node(kernel, path, ()))
 
 
 def _fill_target(kernel: LoopKernel, path: Path, dst: Access, src: Access) -> LoopKernel:
@@ -71,15 +84,8 @@ def _fill_target(kernel: LoopKernel, path: Path, dst: Access, src: Access) -> Lo
         if access is None:
             raise Refused(f"line {each.node.line} fills the source in another form")
         kernel = with_operand(kernel, each, access)
-    made = next((place for place, key in local_tiles(kernel) if key == dst.buffer), None)
     first = min((each.path[: len(path)] for each in writing), default=path)
-    if made is not None and made[:-1] == path[:-1] and made > first:
-        node = node_at(kernel, made)
-        block = list(block_at(kernel, path))
-        block.remove(node)
-        block.insert(first[-1], node)
-        kernel = with_block(kernel, path, block)
-    return without(kernel, path, src.buffer)
+    return without_unread(with_node(with_target_before(kernel, first, dst.buffer), path, ()))
 
 
 def _touched_between(kernel: LoopKernel, first: Path, last: Path, use: Use) -> Use | None:
@@ -89,13 +95,3 @@ def _touched_between(kernel: LoopKernel, first: Path, last: Path, use: Use) -> U
             if other.access.buffer == use.access.buffer and meet(other, use, kernel, around):
                 return other
     return None
-
-
-def without(kernel: LoopKernel, path: Path, buffer: int) -> LoopKernel:
-    """Without that statement, and without a buffer that nothing touches any more."""
-    kernel = with_node(kernel, path, ())
-    writing, reading = uses_of(kernel, buffer)
-    if writing or reading:
-        return kernel
-    place = next((p for p, node in paths(kernel.body) if isinstance(node, Allocate) and node.buffer == buffer), None)
-    return kernel if place is None else with_node(kernel, place, ())

@@ -11,10 +11,20 @@ from nki_sim.dtypes import DType
 from nki_sim.isa.constants import oob_mode
 from nki_sim.isa.dma import DmaCopy
 from nki_sim.loop_ir.affine import Affine
-from nki_sim.loop_ir.changes import Path, Refused, block_at, checked, instruction_at, loops_around, paths, with_node
+from nki_sim.loop_ir.changes import (
+    Path,
+    Refused,
+    block_at,
+    checked,
+    instruction_at,
+    loops_around,
+    paths,
+    with_block,
+    with_node,
+)
 from nki_sim.loop_ir.composing import through
 from nki_sim.loop_ir.dependence import Use, conflict, ranges_of, uses
-from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, Loop, LoopKernel, Node, walk
+from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, Loop, LoopKernel, Node, dense, walk
 from nki_sim.program.memory import MemoryRegion
 
 
@@ -50,6 +60,18 @@ def is_local(kernel: LoopKernel, buffer: int) -> bool:
         and buffer not in kernel.permanent
         and all(each.buffer != buffer for each in kernel.outputs)
     )
+
+
+def check_free(kernel: LoopKernel, key: int) -> None:
+    """Raises Refused where somebody outside of the kernel knows the buffer, or its place."""
+    if not is_local(kernel, key) or kernel.buffers[key].address is not None:
+        raise Refused("the kernel returns the buffer, or places it itself")
+
+
+def may_be_exact(*dtypes: DType) -> bool:
+    """Are they floats of 16 bits or more? What is rounded to one on its way to the next instruction may as well not be;
+    8 bits are a form that a kernel asks for."""
+    return all(dtype.is_float and dtype.itemsize > 1 for dtype in dtypes)
 
 
 def between(kernel: LoopKernel, first: Path, last: Path) -> tuple[Node, ...]:
@@ -184,6 +206,17 @@ def taken_through(kernel: LoopKernel, place: Placed, here: Access, there: Access
     return with_operand(kernel, place, moved)
 
 
+def with_target_before(kernel: LoopKernel, path: Path, buffer: int) -> LoopKernel:
+    """The Allocate of what the instruction there fills, in front of it."""
+    block = list(block_at(kernel, path))
+    for at, node in enumerate(block):
+        if isinstance(node, Allocate) and node.buffer == buffer and at > path[-1]:
+            del block[at]
+            block.insert(path[-1], node)
+            return with_block(kernel, path, block)
+    return kernel
+
+
 def with_tile(
     kernel: LoopKernel,
     path: Path,
@@ -197,10 +230,6 @@ def with_tile(
     still to be put there."""
     key = max(kernel.buffers) + 1
     shape = (sizes[0], *(sizes[1:] or (1,)))
-    pattern, stride = [], 1
-    for n in reversed(shape):
-        pattern.append((stride, n))
-        stride *= n
     tile = tuple(Affine.variable(loop.variable) for loop in loops_around(kernel, path))
     buffers = {**kernel.buffers, key: Buffer(region, shape, dtype, name, line)}
-    return replace(kernel, buffers=buffers), Access("dst", "w", key, tile, Affine(), tuple(reversed(pattern)), dtype)
+    return replace(kernel, buffers=buffers), Access("dst", "w", key, tile, Affine(), dense(shape), dtype)

@@ -9,7 +9,6 @@ from accelopt_core.rules.loops.joining import FuseLoops
 from accelopt_core.rules.loops.lifting import Block, InlineSinglePass, Interchange, Lift
 from accelopt_core.rules.loops.parts import SplitColumns
 from accelopt_core.rules.loops.pipelining import Pipeline
-from accelopt_core.rules.loops.rows import DealRows
 from accelopt_core.rules.places.buffers import DropMemset, RotateBuffer
 from accelopt_core.rules.places.filling import FillPartitions
 from accelopt_core.rules.places.keeping import KeepOnChip
@@ -21,6 +20,7 @@ from accelopt_core.rules.work.engines import EvacuatePsum, HardwareQueue, MoveEn
 from accelopt_core.rules.work.fusing import FuseElementwise, FuseRowSum, SubtractInActivation
 from accelopt_core.rules.work.sums import AccumulateInPsum
 from accelopt_core.rules.work.vector_products import ProductsOnVector
+from accelopt_core.rules.work.windows import ReduceBySteps
 
 RULES: tuple[Rule, ...] = (
     Lift(),
@@ -35,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     InlineSinglePass(),
     RotateBuffer(),
     SubtractInActivation(),
+    ReduceBySteps(),
     FuseLoops(),
     StageTransfer(),
     TransposeOnTensor(),
@@ -44,7 +45,6 @@ RULES: tuple[Rule, ...] = (
     GroupOnPartitions(),
     ProductsOnVector(),
     FillPartitions(),
-    DealRows(),
     ShareArray(),
     Block(),
     Interchange(),

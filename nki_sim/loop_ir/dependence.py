@@ -14,7 +14,7 @@ import numpy as np
 
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.reading import IMPLICIT
-from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, walk
+from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node, dense, walk
 from nki_sim.program.patterns import Pattern
 
 _MOST_ENUMERATED = 1 << 20
@@ -68,7 +68,7 @@ def meet(one: Use, other: Use, kernel: LoopKernel, fixed: Sequence[Loop], apart:
         moved[loop.variable] = Affine.of(0, {loop.variable: 1, by: sign})
         ranges[by] = (1, loop.extent.constant - 1)
     b = b.substitute(moved)
-    everywhere = _with_other(ranges)
+    everywhere = {**ranges, **{name + _OTHERS: value for name, value in ranges.items()}}
     for mine, theirs in zip(a.tile, b.tile):
         if _never_zero(mine - _other(theirs, same), everywhere):
             return False
@@ -85,10 +85,6 @@ _OTHERS = "'"
 def _other(form: Affine, same: Set[str]) -> Affine:
     """With counters of its own for loops that need not be in one pass."""
     return Affine.of(form.constant, {n if n in same else n + _OTHERS: f for n, f in form.terms})
-
-
-def _with_other(ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    return {**ranges, **{name + _OTHERS: value for name, value in ranges.items()}}
 
 
 def ranges_of(loops: Sequence[Loop]) -> dict[str, tuple[int, int]]:
@@ -220,9 +216,8 @@ def covers(writer: Access, buffer: Buffer) -> bool:
     """Does it write every element of the buffer?"""
     if writer.indirection is not None or writer.offset != Affine() or writer.dtype != buffer.dtype:
         return False
-    return sorted(pair for pair in writer.pattern if pair[1] > 1) == sorted(
-        (prod(buffer.shape[at + 1 :]), n) for at, n in enumerate(buffer.shape) if n > 1
-    ) or _is_dense(writer.pattern, prod(buffer.shape))
+    steps = [sorted(pair for pair in pattern if pair[1] > 1) for pattern in (writer.pattern, dense(buffer.shape))]
+    return steps[0] == steps[1] or _is_dense(writer.pattern, prod(buffer.shape))
 
 
 def _is_dense(pattern: Pattern, elements: int) -> bool:

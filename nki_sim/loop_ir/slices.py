@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from nki_sim.loop_ir.affine import Affine
+from nki_sim.loop_ir.tree import dense
 from nki_sim.program.patterns import Pattern
 
 Ranges = Mapping[str, tuple[int, int]]
@@ -33,7 +33,7 @@ def sliced(
     shape: Sequence[int], on_chip: bool, offset: Affine, pattern: Pattern, ranges: Ranges
 ) -> tuple[Index, ...] | None:
     """The slice of a whole buffer that is this access; None where none is."""
-    strides = [prod(shape[at + 1 :]) for at in range(len(shape))]
+    strides = [stride for stride, _ in dense(shape)]
     starts = starts_of(offset, shape)
     if on_chip and len(pattern) == 2 and pattern[1] == (1, 1) and len(shape) > 1:
         for dropped in (pattern, pattern[:1]):  # `tile[:, 3]` keeps a second dimension of its own
@@ -46,7 +46,7 @@ def sliced(
 
 def starts_of(offset: Affine, shape: Sequence[int]) -> list[Affine]:
     """The offset as an index of each dimension; each number goes to the outermost that it has a whole stride of."""
-    strides = [prod(shape[at + 1 :]) for at in range(len(shape))]
+    strides = [stride for stride, _ in dense(shape)]
     starts = [Affine() for _ in strides]
     for name, factor in ((None, offset.constant), *offset.terms):
         for at, stride in enumerate(strides):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from operator import is_
 from typing import Any, Union
 
@@ -15,6 +16,11 @@ from nki_sim.loop_ir.affine import Affine
 from nki_sim.program.memory import MemoryRegion
 from nki_sim.program.patterns import Pattern
 from nki_sim.program.program import Bound, Engine
+
+
+def dense(sizes: Sequence[int]) -> Pattern:
+    """All elements of those dimensions, the last one innermost."""
+    return tuple((prod(sizes[at + 1 :]), n) for at, n in enumerate(sizes))
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,7 @@ class Buffer:
     @cached_property
     def partition_elements(self) -> int:
         """Elements per partition of its own dtype; for HBM, all."""
-        count = 1
-        for n in self.shape[1:] if self.region.on_chip else self.shape:
-            count *= n
-        return count
+        return prod(self.shape[1:] if self.region.on_chip else self.shape)
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,7 @@ class Access:
 
     @property
     def elements(self) -> int:
-        count = 1
-        for _, n in self.pattern:
-            count *= n
-        return count
+        return prod([n for _, n in self.pattern])
 
     @cached_property
     def variables(self) -> frozenset[str]:

@@ -350,7 +350,8 @@ class _Writer:
         if all(each.is_whole for each in given):
             return ":"
         step = _alike("a step", [each.step for each in given])
-        if step > 1 and all(each.start.is_constant and _reaches_the_end(each) for each in given):
+        to_the_end = [each.start.constant + (each.count or 1) * each.step >= each.size for each in given]
+        if step > 1 and all(to_the_end) and all(each.start.is_constant for each in given):
             low = self._affine(starts, line)
             return f"{'' if low == '0' else low}::{step}"
         counts = [((each.count or 1) - 1) * step + 1 for each in given]
@@ -586,7 +587,9 @@ class _Writer:
             if buffer.contents is None or buffer.region is MemoryRegion.register or key in self._parameters:
                 continue
             arrays = [np.asarray(kernel.buffers[key].contents) for kernel in self.kernels]
-            text = _array_text(_alike_arrays(arrays))
+            if any(not np.array_equal(arrays[0], each) for each in arrays[1:]):
+                raise NoForm("a constant differs from shape to shape")
+            text = _array_text(arrays[0])
             self.uses |= {name for name in ("np", "ml_dtypes") if f"{name}." in text}
             self._say(1, f"{self._name(key)} = nl.shared_constant({text})")
 
@@ -667,7 +670,7 @@ class _Writer:
     def _values_asserted(self) -> Iterator[str]:
         """Of parameters that are no tensors: the kernel is written for what they were."""
         for name, values in self.source.scalars.items():
-            texts = [self._value_text(value) for value in values]
+            texts = [f"nl.{value}" if isinstance(value, DType) else repr(value) for value in values]
             if len({*texts}) > 1:
                 yield f'assert {name} in ({", ".join(dict.fromkeys(texts))}), "written for these values"'
             else:
@@ -682,9 +685,6 @@ class _Writer:
         ]
         asked = f"({', '.join(f'{name}.shape' for name in names)}{comma})"
         return f'assert {asked} in ({", ".join(shapes)}), "written for these shapes"'
-
-    def _value_text(self, value: object) -> str:
-        return f"nl.{value}" if isinstance(value, DType) else repr(value)
 
     def file(self) -> str:
         if self.source.text and self.source.definition is None:
@@ -723,10 +723,6 @@ def _end_of_header(text: Sequence[str], first: int, body: int) -> int:
     while last > first and (not text[last - 1].strip() or text[last - 1].strip().startswith("#")):
         last -= 1
     return last
-
-
-def _reaches_the_end(index: Index) -> bool:
-    return index.start.constant + (index.count or 1) * index.step >= index.size
 
 
 def _strides(accesses: Sequence[Access], at: int) -> list[int | None]:
@@ -782,12 +778,6 @@ def _lists(kernel: LoopKernel) -> Mapping[int, int]:
     for each in kernel.outputs:
         used(Access("", "r", each.buffer, each.tile, Affine(each.offset), each.pattern, each.dtype), ())
     return depths
-
-
-def _alike_arrays(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    if any(not np.array_equal(arrays[0], each) for each in arrays[1:]):
-        raise NoForm("a constant differs from shape to shape")
-    return arrays[0]
 
 
 def _array_text(values: np.ndarray) -> str:

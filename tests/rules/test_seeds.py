@@ -21,8 +21,8 @@ from tests.rules.trees import BY_NAME, outputs_of, relative_error, retraces, tre
 
 REASSOCIATES = frozenset(
     {
-        "accumulate-in-psum", "fuse-elementwise",
-        "fuse-row-sum", "products-on-vector", "reciprocal-on-scalar",
+        "accumulate-in-psum", "drop-copy", "fuse-elementwise",
+        "fuse-row-sum", "products-on-vector", "reciprocal-on-scalar", "reduce-by-steps",
         "subtract-in-activation",
     }
 )  # fmt: skip

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.copies import without
 from accelopt_core.rules.flow import is_local, uses_of
+from accelopt_core.rules.unread import without_unread
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
     Along,
@@ -128,7 +128,8 @@ def _with_own_loads(kernel: LoopKernel, path: Path) -> tuple[LoopKernel, Path]:
         body = (Allocate(own), replace(load, operands=(target, *load.operands[1:])), *body)
         kernel = replace(kernel, buffers={**kernel.buffers, own: kernel.buffers[key]})
         kernel = with_node(kernel, path, (replace(loop_at(kernel, path), body=body),))
-        kernel, path = _without_unread(kernel, path, key)
+        kernel = without_unread(kernel)
+        path = place_of(kernel, loop.variable)
     return kernel, path
 
 
@@ -148,16 +149,6 @@ def _load_before(kernel: LoopKernel, path: Path, key: int) -> Instruction | None
 
 def _of_own(key: int, own: int, tile: tuple[Affine, ...], access: Access) -> Access:
     return replace(access, buffer=own, tile=tile) if access.buffer == key else access
-
-
-def _without_unread(kernel: LoopKernel, path: Path, key: int) -> tuple[LoopKernel, Path]:
-    """Without a buffer that is filled and never read, and where the loop there is then."""
-    writing, reading = uses_of(kernel, key)
-    if reading:
-        return kernel, path
-    variable = loop_at(kernel, path).variable
-    kernel = without(kernel, writing[0].path, key)
-    return kernel, place_of(kernel, variable)
 
 
 def grouped(kernels: Kernels, path: Path, along: Along = Along.columns, wholly: bool = False) -> Kernels:

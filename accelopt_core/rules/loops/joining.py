@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accelopt_core.rules.base import Site
+from accelopt_core.rules.loops.grouping import ALL
 from accelopt_core.rules.loops.parts import is_by_columns, part_of
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
@@ -27,8 +28,6 @@ from nki_sim.loop_ir.changes import (
 )
 from nki_sim.loop_ir.dependence import conflict
 from nki_sim.loop_ir.tree import Allocate, Instruction, Loop, LoopKernel, Node
-
-ALL = "all"
 
 
 class FuseLoops:

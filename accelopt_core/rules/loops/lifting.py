@@ -12,6 +12,7 @@ from nki_sim.loop_ir.changes import (
     Kernels,
     Path,
     Refused,
+    block_at,
     everywhere,
     fission,
     inlined,
@@ -32,34 +33,19 @@ class Lift:
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         for path, node in paths(kernel.body):
             if isinstance(node, Loop) and node.extent.is_constant and node.extent.constant > 1:
-                for inner, block in _blocks(node.body):
-                    for at, each in enumerate(block):
-                        if isinstance(each, Allocate):
-                            tile = kernel.buffers[each.buffer]
-                            made = f"{tile.name or 'the tile'} of line {tile.line}"
-                            what = f"{made} once for all passes of {node.where}"
-                            yield Site(self.name, path, (*inner, at), what, tile.line)
+                for inner, each in paths(node.body):
+                    if isinstance(each, Allocate):
+                        tile = kernel.buffers[each.buffer]
+                        what = f"{tile.name or 'the tile'} of line {tile.line} once for all passes of {node.where}"
+                        yield Site(self.name, path, inner, what, tile.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
         place = tuple(int(step) for step in site.arguments)
-        loop = loop_at(kernel, site.path)
         node = node_at(kernel, (*site.path, *place))
         if not isinstance(node, Allocate):
             raise Refused("no buffer is made there")
-        block: Sequence[Node] = loop.body
-        for step in place[:-1]:
-            inner = block[step]
-            assert isinstance(inner, Loop)
-            block = inner.body
-        chosen = what_makes(block, node.buffer)
+        chosen = what_makes(block_at(kernel, (*site.path, *place)), node.buffer)
         return lifted(kernel, site.path, [(*place[:-1], at) for at in chosen])
-
-
-def _blocks(body: tuple[Node, ...], before: Path = ()) -> Iterator[tuple[Path, tuple[Node, ...]]]:
-    yield before, body
-    for at, node in enumerate(body):
-        if isinstance(node, Loop):
-            yield from _blocks(node.body, (*before, at))
 
 
 def what_makes(block: Sequence[Node], buffer: int) -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from accelopt_core.rules.base import Site
+from accelopt_core.rules.flow import with_tile
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
     ELEMENTWISE,
@@ -28,6 +29,8 @@ from nki_sim.loop_ir.tree import Access, Allocate, DeviceLoop, Instruction, Loop
 
 PARTS = (2, 4, 8)
 INNER = "inner"
+LONG_RUN = 512
+"""Bytes that lie together, from which on a transfer moves at its bandwidth (AWS's pages on DMA)."""
 
 
 class SplitColumns:
@@ -44,33 +47,65 @@ class SplitColumns:
                     what = f"the work from line {line} on in {parts} parts of its columns"
                     yield Site(self.name, path, (first, last, parts), what, line)
         for path, load in instructions(kernel, "dma_copy"):
-            if min(len(access.pattern) for access in load.operands) > 2:
-                what = f"the transfer of line {load.line} in 2 parts of its innermost columns"
-                yield Site(self.name, (*path[:-1], 0), (path[-1], path[-1] + 1, 2, INNER), what, load.line)
+            run = load.operands[0].pattern[-1][1] * load.operands[0].dtype.itemsize
+            for parts in (PARTS[0], PARTS[-1]):
+                if run >= parts * LONG_RUN or (parts == PARTS[0] and min(len(o.pattern) for o in load.operands) > 2):
+                    what = f"the transfer of line {load.line} in {parts} parts of its innermost columns"
+                    yield Site(self.name, (*path[:-1], 0), (path[-1], path[-1] + 1, parts, INNER), what, load.line)
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        first, last, parts = (int(each) for each in site.arguments[:3])
+        first, end, parts = (int(each) for each in site.arguments[:3])
         block = block_at(kernel, site.path)
-        run = block[first:last]
+        run = block[first:end]
         kept = [node for node in run if isinstance(node, Allocate)]
         computed = [node for node in run if isinstance(node, Instruction)]
         if not computed:
             raise Refused("nothing is computed there")
         around = loops_around(kernel, site.path)
-        loops: list[Loop] = []
+        made: list[Node] = []
         for node in computed:
-            one = Loop(fresh_variable(kernel, "part", [each.variable for each in loops]), Affine(), Affine(parts), ())
+            taken = [each.variable for each in made if isinstance(each, Loop)]
+            one = Loop(fresh_variable(kernel, "part", taken), Affine(), Affine(parts), ())
+            last: tuple[Node, ...] = ()
+            if _is_extreme(node):
+                kernel, tile, node, final = _of_parts(kernel, site.path, node, parts, one.variable)
+                kept, last = [*kept, tile], (final,)
             part = checked(part_of(node, parts, one.variable, kernel, INNER in site.arguments), kernel.buffers)
             if conflict((part,), (part,), kernel, (*around, one), ((one, 1),)) is not None:
                 raise Refused(f"line {node.line} takes columns that another part of it writes")
-            if loops:
-                before = loops[-1]
+            before = made[-1] if made else None
+            joined: tuple[Node, ...] = ()
+            if isinstance(before, Loop):
                 joined = substituted((part,), {one.variable: Affine.variable(before.variable)})
-                if not conflict(joined, before.body, kernel, (*around, before), ((before, 1),)):
-                    loops[-1] = replace(before, body=(*before.body, *joined))
-                    continue
-            loops.append(replace(one, body=(part,)))  # what it takes of other parts is all there before it begins
-        return with_block(kernel, site.path, (*block[:first], *kept, *loops, *block[last:]))
+                if conflict(joined, before.body, kernel, (*around, before), ((before, 1),)):
+                    joined = ()
+            if joined:
+                assert isinstance(before, Loop)
+                made[-1] = replace(before, body=(*before.body, *joined))
+            else:
+                made.append(replace(one, body=(part,)))  # what it takes of other parts is there before it begins
+            made += last
+        return with_block(kernel, site.path, (*block[:first], *kept, *made, *block[end:]))
+
+
+def _is_extreme(node: Instruction) -> bool:
+    """Is it the greatest or the least of whole rows, which parts of them have the same?"""
+    attrs = node.attrs
+    if node.opcode != "tensor_reduce" or attrs.op not in ("maximum", "minimum") or attrs.negate:
+        return False
+    return len(attrs.axes) == len(node.operands[1].pattern) - 1
+
+
+def _of_parts(
+    kernel: LoopKernel, path: Path, node: Instruction, parts: int, variable: str
+) -> tuple[LoopKernel, Allocate, Instruction, Instruction]:
+    """The same of each part, and of what the parts have, with the tile for these."""
+    dst, data = node.operands
+    kernel, own = with_tile(kernel, path, [dst.pattern[0][1], parts], dst.dtype, "of_parts", node.line)
+    of_part = replace(own, offset=Affine.variable(variable), pattern=((parts, dst.pattern[0][1]), (1, 1)))
+    attrs, taken = node.attrs._replace(axes=(1,)), replace(own, role="data", access="r")
+    final = replace(node, attrs=attrs, operands=(dst, taken))
+    return kernel, Allocate(own.buffer), replace(node, operands=(of_part, data)), checked(final, kernel.buffers)
 
 
 def blocks(kernel: LoopKernel) -> Iterator[tuple[Path, tuple[Node, ...]]]:
@@ -82,17 +117,16 @@ def blocks(kernel: LoopKernel) -> Iterator[tuple[Path, tuple[Node, ...]]]:
 
 
 def runs(block: tuple[Node, ...]) -> list[tuple[int, int]]:
-    """Stretches of elementwise instructions, with what is allocated between them."""
+    """Stretches of elementwise instructions, with what is allocated between them; the greatest of a row ends one."""
     found: list[tuple[int, int]] = []
-    begin = None
+    begin = 0
     for at, node in enumerate((*block, None)):
-        fits = isinstance(node, Allocate) or (isinstance(node, Instruction) and is_by_columns(node))
-        if fits and begin is None:
-            begin = at
-        elif not fits and begin is not None:
-            if sum(isinstance(each, Instruction) for each in block[begin:at]) > 1:
-                found.append((begin, at))
-            begin = None
+        ends = isinstance(node, Instruction) and _is_extreme(node)
+        if not (isinstance(node, Allocate) or isinstance(node, Instruction) and is_by_columns(node)):
+            end = at + ends
+            if sum(isinstance(each, Instruction) for each in block[begin:end]) > 1:
+                found.append((begin, end))
+            begin = at + 1
     return found
 
 
@@ -105,7 +139,7 @@ def is_by_columns(node: Instruction) -> bool:
 
 def part_of(node: Instruction, parts: int, variable: str, kernel: LoopKernel, inner: bool = False) -> Instruction:
     """One part of its columns: of its first dimension behind the partitions, or of its last one."""
-    tiles = ELEMENTWISE.get(node.opcode, ())
+    tiles = ("data",) if _is_extreme(node) else ELEMENTWISE.get(node.opcode, ())
     on_chip = [o for o in node.operands if o.role in tiles and kernel.buffers[o.buffer].region.on_chip]
     if not on_chip:
         raise Refused(f"line {node.line} does nothing on chip")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from operator import is_not
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.copies import without
-from accelopt_core.rules.flow import fills_before_reading, is_local, leaves_gaps, local_tiles, uses_of
+from accelopt_core.rules.flow import check_free, fills_before_reading, is_local, leaves_gaps, local_tiles, uses_of
+from accelopt_core.rules.unread import cut_to_use, without_unread
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
     Kernels,
@@ -25,7 +26,7 @@ from nki_sim.loop_ir.changes import (
     with_node,
     with_operands,
 )
-from nki_sim.loop_ir.dependence import Use, covers, ranges_of, uses
+from nki_sim.loop_ir.dependence import covers, uses
 from nki_sim.loop_ir.tree import Access, Allocate, Buffer, DeviceLoop, Instruction, Loop, LoopKernel, Node
 from nki_sim.program.memory import MemoryRegion
 
@@ -57,7 +58,7 @@ class DropMemset:
             rest = block_at(kernel, site.path)[site.path[-1] + 1 : _end_of_value(kernel, site.path, dst.buffer) + 1]
             if not fills_before_reading(rest, dst.buffer, kernel):
                 raise Refused("something reads what is set")
-        return without(kernel, site.path, dst.buffer)
+        return without_unread(with_node(kernel, site.path, ()))
 
 
 def _begun_by_product(kernel: LoopKernel, path: Path, zeros: Instruction) -> LoopKernel:
@@ -93,7 +94,8 @@ class RotateBuffer:
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
         found = []
         for path, node in paths(kernel.body):
-            if isinstance(node, Allocate) and _used_in_a_loop(block_at(kernel, path), node.buffer):
+            loops = [each for each in block_at(kernel, path) if isinstance(each, Loop)]
+            if isinstance(node, Allocate) and any(use.access.buffer == node.buffer for use in uses(loops)):
                 buffer = kernel.buffers[node.buffer]
                 what = f"a {buffer.name or 'tile'} of line {buffer.line} for each pass"
                 found.append(Site(self.name, path, (node.buffer,), what, buffer.line))
@@ -111,7 +113,9 @@ class RotateBuffer:
         keys = {int(key) for key in site.arguments} or set(kernels[-1].buffers)
         while made is not before:
             before = made
-            changes: list[Callable[[LoopKernel], LoopKernel]] = [partial(_cut_to_use, key=key) for key in sorted(keys)]
+            if not site.arguments and any(map(is_not, made, everywhere(without_unread, made))):
+                made = everywhere(without_unread, made)
+            changes: list[Callable[[LoopKernel], LoopKernel]] = [partial(cut_to_use, key=key) for key in sorted(keys)]
             for path, node in reversed(paths(made[-1].body)):
                 written = {use.access.buffer for use in uses((node,)) if use.access.access == "w"}
                 changes += [partial(_value_apart, path=path, key=key) for key in sorted(keys & written)]
@@ -125,51 +129,6 @@ class RotateBuffer:
         if made is kernels:
             raise Refused(reason)
         return made
-
-
-def _check_free(kernel: LoopKernel, key: int) -> None:
-    """Raises Refused where somebody outside of the kernel knows the buffer, or its place."""
-    if not is_local(kernel, key) or kernel.buffers[key].address is not None:
-        raise Refused("the kernel returns the buffer, or places it itself")
-
-
-def _cut_to_use(kernel: LoopKernel, key: int) -> LoopKernel:
-    """A tile without its last partitions and columns, where nothing but a memset reaches them. Raises Refused."""
-    buffer, every = kernel.buffers[key], [use for use in uses(kernel.body) if use.access.buffer == key]
-    _check_free(kernel, key)
-    if not buffer.region.on_chip or len(buffer.shape) != 2:
-        raise Refused("it is no tile of rows")
-    reached = [_reached(use, buffer) for use in every if use.node.opcode != "memset" or not _is_corner(use.access)]
-    shape = max((rows for rows, _ in reached), default=0), max((columns for _, columns in reached), default=0)
-    if shape == buffer.shape or not reached:
-        raise Refused("all of the tile is used")
-
-    def cut(access: Access) -> Access:
-        if access.buffer != key:
-            return access
-        (_, rows), *free = access.pattern
-        free = [(step, min(count, shape[1]) if step else count) for step, count in free]
-        return replace(access, pattern=((shape[1], min(rows, shape[0])), *free))
-
-    buffers = {**kernel.buffers, key: replace(buffer, shape=shape)}
-    return replace(kernel, body=with_operands(kernel.body, cut), buffers=buffers)
-
-
-def _is_corner(access: Access) -> bool:
-    """Is it a rectangle from the tile's first element on?"""
-    return access.offset == Affine() and len(access.pattern) == 2 and access.pattern[1][0] == 1
-
-
-def _reached(use: Use, buffer: Buffer) -> tuple[int, int]:
-    """How many of the first partitions and columns of the tile the access is among. Raises Refused."""
-    access, row = use.access, buffer.partition_elements
-    (stride, partitions), *free = access.pattern
-    low, high = access.offset.bounds(ranges_of(use.around))
-    columns = high + 1 + sum(step * (count - 1) for step, count in free)
-    in_order = stride == row and all(step >= 0 for step, _ in free) and low >= 0 and columns <= row
-    if not in_order or access.dtype != buffer.dtype or access.indirection is not None:
-        raise Refused(f"line {use.node.line} takes the tile in another form")
-    return partitions, columns
 
 
 def _end_of_value(kernel: LoopKernel, path: Path, key: int) -> int:
@@ -198,7 +157,7 @@ def _fills(node: Node, key: int, buffer: Buffer) -> bool:
 def _value_apart(kernel: LoopKernel, path: Path, key: int) -> LoopKernel:
     """What is written from that statement on, where nothing takes what was there before, in another buffer. Raises
     Refused."""
-    _check_free(kernel, key)
+    check_free(kernel, key)
     block, first, end = block_at(kernel, path), path[-1], _end_of_value(kernel, path, key)
     own, tile = max(kernel.buffers) + 1, tuple(Affine.variable(loop.variable) for loop in loops_around(kernel, path))
 
@@ -221,11 +180,6 @@ def _value_apart(kernel: LoopKernel, path: Path, key: int) -> LoopKernel:
     return with_block(kernel, path, (*block[:first], Allocate(own), *rest[first:]))
 
 
-def _used_in_a_loop(block: Sequence[Node], key: int) -> bool:
-    loops = [node for node in block if isinstance(node, Loop)]
-    return any(use.access.buffer == key for use in uses(loops))
-
-
 def _loop_of(kernel: LoopKernel, path: Path, key: int) -> Path | None:
     """The loop beside the Allocate there that holds every use of its buffer."""
     for at, node in enumerate(block_at(kernel, path)):
@@ -239,7 +193,7 @@ def _loop_of(kernel: LoopKernel, path: Path, key: int) -> Path | None:
 
 def _deeper(kernel: LoopKernel, key: int) -> LoopKernel:
     """The buffer made in the loop that holds every use of it. Raises Refused."""
-    _check_free(kernel, key)
+    check_free(kernel, key)
     path = next((path for path, made in local_tiles(kernel) if made == key), None)
     place = None if path is None else _loop_of(kernel, path, key)
     if path is None or place is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.flow import is_local, taken_through, uses_of
@@ -24,7 +23,7 @@ from nki_sim.loop_ir.changes import (
     with_node,
 )
 from nki_sim.loop_ir.dependence import uses
-from nki_sim.loop_ir.tree import Allocate, Instruction, Loop, LoopKernel, Node
+from nki_sim.loop_ir.tree import Allocate, Instruction, Loop, LoopKernel, Node, dense
 from nki_sim.machine import ISA
 
 
@@ -72,9 +71,8 @@ def _narrowed(kernel: LoopKernel, path: Path) -> LoopKernel:
         if not own or any(each.path[: len(path)] != path for each in every) or use.access.access != "w":
             continue
         sizes = tuple(n for _, n in use.access.pattern)
-        pattern = tuple((prod(sizes[at + 1 :]), n) for at, n in enumerate(sizes))
         tile = (*use.access.tile[: len(around)], Affine.variable(loop.variable))
-        view = replace(use.access, buffer=max(kernel.buffers) + 1, tile=tile, offset=Affine(), pattern=pattern)
+        view = replace(use.access, buffer=max(kernel.buffers) + 1, tile=tile, offset=Affine(), pattern=dense(sizes))
         buffers = {**kernel.buffers, view.buffer: replace(kernel.buffers[key], shape=sizes)}
         changed = replace(kernel, buffers=buffers)
         for each in dict.fromkeys(every):

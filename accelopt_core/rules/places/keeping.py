@@ -12,7 +12,7 @@ from accelopt_core.rules.flow import Placed, is_local, local_tiles, ranges_at, u
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import Refused, instruction_at, instructions, rechecked, with_node
 from nki_sim.loop_ir.composing import through
-from nki_sim.loop_ir.tree import Access, Buffer, Instruction, LoopKernel
+from nki_sim.loop_ir.tree import Instruction, LoopKernel, dense
 from nki_sim.machine import ISA
 from nki_sim.program.memory import MemoryRegion
 from nki_sim.program.program import Engine
@@ -55,14 +55,14 @@ def _in_sbuf(kernel: LoopKernel, key: int, dimension: int, every: list[Placed]) 
         raise Refused(f"its {shape[dimension]} rows are more than there are partitions")
     rest = [n for at, n in enumerate(shape) if at != dimension]
     row = prod(rest)
-    strides = [prod(rest[at + 1 :]) for at in range(len(rest))]
+    strides = [stride for stride, _ in dense(rest)]
     strides.insert(dimension, row)
     dtype = kernel.buffers[key].dtype
     buffer = replace(kernel.buffers[key], region=MemoryRegion.sbuf, shape=(shape[dimension], *(rest or (1,))))
     for each in every:
         node = instruction_at(kernel, each.path)
         access = node.operands[each.at]
-        here = replace(access, offset=Affine(), pattern=tuple((prod(shape[at + 1 :]), n) for at, n in enumerate(shape)))
+        here = replace(access, offset=Affine(), pattern=dense(shape))
         there = replace(here, pattern=tuple(zip(strides, shape)))
         moved = through(access, here, there, ranges_at(kernel, each.path))
         others = [o for o in node.operands if o.buffer != key]
@@ -74,20 +74,15 @@ def _in_sbuf(kernel: LoopKernel, key: int, dimension: int, every: list[Placed]) 
             raise Refused(f"line {node.line} does not move it from or to SBUF")
         if others[0].dtype != dtype:
             raise Refused(f"line {node.line} converts")
-        if moved is None or not _goes_by_partitions(moved, row, others[0], kernel.buffers[others[0].buffer]):
+        (stride, count), *free = moved.pattern if moved is not None else ((0, 0),)
+        inside = all(n == 1 or 0 < step < row for step, n in free)
+        if not inside or count != others[0].pattern[0][1] or (count > 1 and stride != row) or moved is None:
             raise Refused(f"line {node.line} has its rows on other partitions than another transfer")
         operands = tuple(moved if o.buffer == key else o for o in node.operands)
         copy = Instruction("tensor_copy", Engine.vector, None, operands, node.line)
         kernel = with_node(kernel, each.path, (copy,))
     kernel = replace(kernel, buffers={**kernel.buffers, key: buffer})
     return rechecked(kernel, {key})
-
-
-def _goes_by_partitions(access: Access, row: int, other: Access, other_buffer: Buffer) -> bool:
-    """Does it step over the partitions first, as the tile that it is moved from or to does, and within them then?"""
-    (stride, count), *free = access.pattern
-    first = count == 1 or stride == row
-    return first and count == other.pattern[0][1] and all(n == 1 or 0 < s < row for s, n in free)
 
 
 def _without_copies(kernel: LoopKernel, key: int) -> LoopKernel:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.copies import without
 from accelopt_core.rules.flow import is_local, source_in_hbm, uses_of
+from accelopt_core.rules.unread import without_unread
 from nki_sim.dtypes import float32
 from nki_sim.loop_ir.changes import Path, Refused, block_at, checked, instruction_at, instructions, rechecked, with_node
 from nki_sim.loop_ir.dependence import covers
@@ -49,10 +49,7 @@ class BroadcastByDma:
         )
         for path in reversed(parts):
             kernel = with_node(kernel, path, (checked(spread, kernel.buffers),) if path == parts[0] else ())
-        kernel = rechecked(kernel, {dst.buffer})
-        for access in node.operands[1:]:
-            kernel = _without_unread(kernel, access.buffer)
-        return kernel
+        return without_unread(rechecked(kernel, {dst.buffer}))
 
 
 def _row_of(node: Instruction) -> Access | None:
@@ -118,16 +115,3 @@ def _check_target(kernel: LoopKernel, path: Path, dst: Access) -> None:
         raise Refused("the kernel places the product itself")
     if Allocate(dst.buffer) not in block_at(kernel, path):
         raise Refused("the product is added up over a loop")
-
-
-def _without_unread(kernel: LoopKernel, key: int) -> LoopKernel:
-    """Without a tile that nothing takes any more, what fills it, and so on."""
-    writing, reading = uses_of(kernel, key)
-    if reading or not is_local(kernel, key) or any(len(each.node.operands) > 2 for each in writing):
-        return kernel
-    for each in reversed(writing):
-        kernel = without(kernel, each.path, key)
-    for each in writing:
-        for access in each.node.operands[1:]:
-            kernel = _without_unread(kernel, access.buffer)
-    return kernel

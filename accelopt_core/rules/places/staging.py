@@ -16,7 +16,7 @@ from accelopt_core.rules.flow import is_local, taken_through, uses_of, with_tile
 from nki_sim.isa.dma import DmaCopy
 from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import Path, Refused, checked, instruction_at, instructions, rechecked, with_node
-from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, LoopKernel, Node
+from nki_sim.loop_ir.tree import Access, Allocate, Buffer, Instruction, LoopKernel, Node, dense
 from nki_sim.program.memory import MemoryRegion
 from nki_sim.program.program import Engine
 
@@ -129,8 +129,8 @@ class OrderDimensions:
         order = sorted(range(len(shape)), key=lambda n: (n > 0, n not in (0, dimension), n))
         turned = tuple(shape[n] for n in order)
         kernel = replace(kernel, buffers={**kernel.buffers, key: replace(buffer, shape=turned)})
-        before = tuple((prod(shape[n + 1 :]), shape[n]) for n in order)
-        after = tuple((prod(turned[at + 1 :]), n) for at, n in enumerate(turned))
+        before = tuple(dense(shape)[n] for n in order)
+        after = dense(turned)
         writing, reading = uses_of(kernel, key)
         for each in [*writing, *(each for each in reading if each not in writing)]:
             access = each.node.operands[each.at]

@@ -6,9 +6,8 @@ pages on DMA): one of single elements costs as much as one of rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.flow import is_local, taken_through, uses_of
@@ -32,7 +31,7 @@ from nki_sim.loop_ir.changes import (
 )
 from nki_sim.loop_ir.composing import steps_of
 from nki_sim.loop_ir.dependence import Use, conflict, meet, uses
-from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node
+from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node, dense
 from nki_sim.program.memory import MemoryRegion
 from nki_sim.timing.capacity import usable_bytes
 
@@ -66,7 +65,7 @@ class GroupTransfers:
         kernels, path = in_blocks(kernels, site.path, block)
         inner = tuple(int(step) for step in rest)
         plans = [_plan(kernel, path, inner) for kernel in kernels]
-        if len({len(plan.dimensions.free) for plan in plans}) > 1:
+        if len({(len(plan.dimensions.free), *sorted(plan.dimensions.within)) for plan in plans}) > 1:
             raise Refused("the tile has more dimensions at one shape than at another")
         order = plans[-1].dimensions.order()
         kept = plans[-1].kept
@@ -102,6 +101,10 @@ class _Dimensions:
     """(partitions from one to the next, elements in HBM, count)."""
     free: tuple[tuple[int, int], ...]
     """(Elements in HBM, count)."""
+    own: tuple[int, ...]
+    """Their counts in the tile itself, of its own dimensions: less than `free` has where passes' windows overlap."""
+    within: Mapping[int, tuple[int, int]]
+    """Of those loops, by number: along which of the tile's dimensions they go on, by how many elements a pass."""
     loops: tuple[Loop, ...]
     """Of the last ones of `free`. The first is the one whose passes are one transfer."""
     whole: frozenset[int]
@@ -116,11 +119,21 @@ class _Dimensions:
         own = [(step.there, step.count) for step in steps if step.here % row]
         if any(abs(step.here) > row for step in steps if step.here % row):
             raise Refused("the transfer does not go partition by partition")
+        free = [*own, *((outside.offset.coefficient(each.variable), _passes(each)) for each in loops)]
+        within: dict[int, tuple[int, int]] = {}
+        for number in range(len(own), len(free) if tile.access == "w" else 0):
+            far, passes = free[number]
+            for at, (step, count) in enumerate(own):
+                if 0 < step <= far < step * count and far % step == 0 and number not in within:
+                    within[number] = at, far // step
+                    free[at] = step, free[at][1] + far // step * (passes - 1)
         return _Dimensions(
             tuple((step.here // row, step.there, step.count) for step in steps if step.here % row == 0),
-            (*own, *((outside.offset.coefficient(each.variable), _passes(each)) for each in loops)),
+            tuple(free),
+            tuple(count for _, count in own),
+            within,
             tuple(loops),
-            frozenset(prod(shape[at + 1 :]) for at in range(len(shape))),
+            frozenset(stride for stride, _ in dense(shape)),
         )
 
     @property
@@ -129,7 +142,7 @@ class _Dimensions:
 
     def order(self) -> _Order:
         """As HBM has them, where there is more than one of them."""
-        numbers = [number for number, (_, count) in enumerate(self.free) if count > 1]
+        numbers = [number for number, (_, count) in enumerate(self.free) if count > 1 and number not in self.within]
         numbers.sort(key=lambda number: -abs(self.free[number][0]))
         apart = range(self._first_loop + 1, len(self.free))
         return _Order(self._groups(numbers), self._groups([number for number in numbers if number not in apart]))
@@ -164,8 +177,10 @@ class _Dimensions:
         for number in reversed([number for group in order.whole for number in group]):
             strides[number] = stride
             stride *= self.free[number][1]
-        if any(count > 1 and number not in sum(order.whole, ()) for number, (_, count) in enumerate(self.free)):
+        known = {*sum(order.whole, ()), *self.within}
+        if any(count > 1 and number not in known for number, (_, count) in enumerate(self.free)):
             raise Refused("the tile has another form at another shape")
+        strides |= {number: times * strides[at] for number, (at, times) in self.within.items()}
         return {**strides, -1: stride}
 
     def view(self, tile: Access, row: int, left: tuple[Affine, ...], order: _Order) -> Access:
@@ -175,7 +190,7 @@ class _Dimensions:
         for number, loop in enumerate(self.loops, self._first_loop):
             offset = offset + (Affine.variable(loop.variable) - loop.start) * strides[number]
         partitions = [(step * strides[-1], count) for step, _, count in self.partitions]
-        own = [(strides[number], self.free[number][1]) for number in range(self._first_loop)]
+        own = [(strides[number], count) for number, count in enumerate(self.own)]
         return replace(
             tile, tile=left, offset=offset, pattern=(*(partitions or [(strides[-1], 1)]), *(own or [(1, 1)]))
         )

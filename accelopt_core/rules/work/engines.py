@@ -3,7 +3,7 @@ software does on (NKI's page on DGE)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -119,11 +119,7 @@ class EvacuatePsum:
         return with_node(kernel, site.path, made)
 
 
-_WHICH: dict[str, Callable[[LoopKernel, Instruction], bool]] = {
-    "all transfers": lambda kernel, node: True,
-    "loads": lambda kernel, node: kernel.buffers[node.operands[0].buffer].region.on_chip,
-    "stores": lambda kernel, node: not kernel.buffers[node.operands[0].buffer].region.on_chip,
-}
+_STEERED = "wide transfers that a register steers"
 
 
 class HardwareQueue:
@@ -132,13 +128,14 @@ class HardwareQueue:
     name = "hardware-queue"
 
     def sites(self, kernel: LoopKernel) -> Iterator[Site]:
-        for which, chosen in _WHICH.items():
-            if any(chosen(kernel, node) for _, node in instructions(kernel, "dma_copy")):
+        found = {which for _, node in instructions(kernel, "dma_copy") for which in _kinds(node, kernel)}
+        for which in ("all transfers", "loads", "stores", _STEERED):
+            if which in found:
                 yield Site(self.name, (), (which,), f"{which} with descriptors that hardware makes")
 
     def apply(self, kernel: LoopKernel, site: Site) -> LoopKernel:
-        chosen = _WHICH[str(site.arguments[0])]
-        found = [each for each in instructions(kernel, "dma_copy") if _is_free(each[1]) and chosen(kernel, each[1])]
+        every = [each for each in instructions(kernel, "dma_copy") if site.arguments[0] in _kinds(each[1], kernel)]
+        found = [(path, node) for path, node in every if _is_free(node)]
         if not found:
             raise Refused("every such transfer has a queue already, converts, or is steered by an index")
         for path, node in found:
@@ -149,6 +146,15 @@ class HardwareQueue:
 
 def _is_free(transfer: Instruction) -> bool:
     """Is it one whose descriptors hardware can make, of no queue by name?"""
-    dst, src, attrs = transfer.operands[0], transfer.operands[-1], transfer.attrs
-    plain = len(transfer.operands) == 2 and dst.indirection is None and src.indirection is None
-    return plain and dst.dtype == src.dtype and (attrs.queue, attrs.dge_mode.name) == (Engine.unknown, "unknown")
+    dst, src, attrs = transfer.operand("dst"), transfer.operand("src"), transfer.attrs
+    if dst is None or src is None or (attrs.queue, attrs.dge_mode.name) != (Engine.unknown, "unknown"):
+        return False
+    return dst.dtype == src.dtype and not any(o.indirection and o.indirection[0] == "vector" for o in (dst, src))
+
+
+def _kinds(transfer: Instruction, kernel: LoopKernel) -> tuple[str, ...]:
+    """Software writes a descriptor for each partition: narrow transfers that a register steers are left to it."""
+    on_chip = [access for access in transfer.operands if kernel.buffers[access.buffer].region.on_chip]
+    if len(transfer.operands) > 2:
+        return (_STEERED,) if any(access.pattern[0][1] > 1 for access in on_chip) else ()
+    return "all transfers", "loads" if transfer.operands[0] in on_chip else "stores"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from accelopt_core.rules.base import Site
-from accelopt_core.rules.copies import without
-from accelopt_core.rules.flow import is_local, uses_of, with_tile, written_between
+from accelopt_core.rules.flow import is_local, may_be_exact, uses_of, with_target_before, with_tile, written_between
+from accelopt_core.rules.unread import without_unread
 from nki_sim.dtypes import float32
 from nki_sim.isa.arithmetic.shared import TensorScalar
 from nki_sim.isa.constants import reduce_cmd
@@ -17,14 +17,11 @@ from nki_sim.loop_ir.affine import Affine
 from nki_sim.loop_ir.changes import (
     Path,
     Refused,
-    block_at,
     checked,
     instruction_at,
     instructions,
     loops_around,
     node_at,
-    paths,
-    with_block,
     with_node,
 )
 from nki_sim.loop_ir.dependence import Use, covers
@@ -56,7 +53,7 @@ class FuseElementwise:
         made = _FUSED[second.opcode](first, second, access)
         _check_unchanged(kernel, path, first, site.path)
         kernel = with_node(kernel, site.path, (checked(made, kernel.buffers),))
-        return without(kernel, path, access.buffer)
+        return without_unread(with_node(kernel, path, ()))
 
 
 def _only_filler(kernel: LoopKernel, access: Access, reader: Path) -> tuple[Path, Instruction]:
@@ -71,7 +68,7 @@ def _only_filler(kernel: LoopKernel, access: Access, reader: Path) -> tuple[Path
         raise Refused("the two are not in one block")
     if (given.tile, given.offset, given.pattern) != (access.tile, access.offset, access.pattern):
         raise Refused("the two go through the tile in other orders")
-    if buffer.dtype != float32:
+    if not may_be_exact(buffer.dtype):
         raise Refused(f"the tile between the two rounds to {buffer.dtype}")
     return first.path, first.node
 
@@ -185,7 +182,7 @@ class FuseRowSum:
         first, around = before[-1].node, loops_around(kernel, site.path)
         if written_between(kernel, before[-1].path, site.path, Use(data, second, around)) is not None:
             raise Refused("something else writes its rows in between")
-        if data.dtype != float32:
+        if not may_be_exact(data.dtype):
             raise Refused(f"the rows round to {data.dtype}")
         made, kernel = _summing(first, kernel)
         operands = (*made.operands, *_registers(kernel, made, replace(dst, role="reduce_res")))
@@ -194,7 +191,7 @@ class FuseRowSum:
         if changed is not None:
             raise Refused(f"line {changed.node.line} writes the sum in between")
         kernel = with_node(kernel, site.path, ())
-        return _with_target_before(with_node(kernel, before[-1].path, (fused,)), before[-1].path, dst.buffer)
+        return with_target_before(with_node(kernel, before[-1].path, (fused,)), before[-1].path, dst.buffer)
 
 
 def _same_elements(one: Access, other: Access, kernel: LoopKernel) -> bool:
@@ -242,17 +239,6 @@ def _registers(kernel: LoopKernel, node: Instruction, result: Access) -> tuple[A
     return lanes, result
 
 
-def _with_target_before(kernel: LoopKernel, path: Path, buffer: int) -> LoopKernel:
-    """The Allocate of what the instruction there fills, in front of it."""
-    block = list(block_at(kernel, path))
-    for at, node in enumerate(block):
-        if isinstance(node, Allocate) and node.buffer == buffer and at > path[-1]:
-            del block[at]
-            block.insert(path[-1], node)
-            return with_block(kernel, path, block)
-    return kernel
-
-
 class SubtractInActivation:
     """exp(x - m) with -m as the activation's bias: one pass over the row less, for one number of each partition."""
 
@@ -276,7 +262,7 @@ class SubtractInActivation:
             raise Refused(f"{first.opcode} subtracts no number of each partition")
         if node.attrs.scale is None or node.attrs.bias != 0:
             raise Refused("the activation adds something already")
-        if tile.dtype != float32:
+        if not may_be_exact(tile.dtype):
             raise Refused(f"what is subtracted is {tile.dtype}")
         kernel, target = with_tile(kernel, path, [tile.pattern[0][1]], float32, "negative", first.line)
         attrs = TensorScalar("multiply", -float(node.attrs.scale), False, None, None, False, False)
@@ -286,6 +272,4 @@ class SubtractInActivation:
         made = replace(node, attrs=node.attrs._replace(bias=None), operands=operands)
         _check_unchanged(kernel, path, first, site.path)
         kernel = with_node(kernel, site.path, (checked(made, kernel.buffers),))
-        kernel = with_node(kernel, path, (Allocate(target.buffer), checked(negate, kernel.buffers)))
-        place = next(each for each, made_there in paths(kernel.body) if made_there == Allocate(access.buffer))
-        return with_node(kernel, place, ())
+        return without_unread(with_node(kernel, path, (Allocate(target.buffer), checked(negate, kernel.buffers))))

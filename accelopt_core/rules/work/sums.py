@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from accelopt_core.rules.base import Site
 from accelopt_core.rules.copies import DropCopy
-from accelopt_core.rules.flow import taken_through, uses_of
+from accelopt_core.rules.flow import may_be_exact, taken_through, uses_of
 from nki_sim.dtypes import float32
 from nki_sim.loop_ir.changes import (
     Path,
@@ -60,7 +60,7 @@ def _behind_loop(kernel: LoopKernel, path: Path) -> tuple[LoopKernel, Path]:
     """With the product of all passes of the loop around added once behind it, and where. Raises Refused."""
     node, loop = instruction_at(kernel, path), loop_at(kernel, path[:-1])
     dst, product = node.operands[0], _product(node)
-    if loop.variable in dst.variables or product.dtype != float32 or dst.dtype != float32:
+    if loop.variable in dst.variables or product.dtype != float32 or not may_be_exact(dst.dtype):
         raise Refused("each pass adds to another tile, or rounds")
     writing, reading = uses_of(kernel, product.buffer)
     own = Allocate(product.buffer)

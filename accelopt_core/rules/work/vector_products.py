@@ -6,7 +6,7 @@ depth of 4 and one column takes as long as one of 128 and 128. What a depthwise 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 from typing import TypeGuard
@@ -32,10 +32,9 @@ from nki_sim.loop_ir.changes import (
     with_node,
 )
 from nki_sim.loop_ir.composing import through
-from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node
+from nki_sim.loop_ir.tree import Access, Allocate, Instruction, Loop, LoopKernel, Node, dense
 from nki_sim.machine import ISA
 from nki_sim.program.memory import MemoryRegion
-from nki_sim.program.patterns import Pattern
 from nki_sim.program.program import Engine
 
 MOST_ROWS = 16
@@ -112,7 +111,7 @@ def _in_one_row(kernel: LoopKernel, path: Path, key: int) -> LoopKernel:
     if kernel.buffers[src.buffer].region.on_chip:
         raise Refused("what moves in the product does not come from HBM")
     sizes = tuple(n for _, n in dst.pattern)
-    view = replace(dst, offset=Affine(), pattern=_dense(sizes))
+    view = replace(dst, offset=Affine(), pattern=dense(sizes))
     for each in reading:
         moved = through(each.node.operands[2], dst, view, ranges_at(kernel, each.path))
         if moved is None:
@@ -120,15 +119,11 @@ def _in_one_row(kernel: LoopKernel, path: Path, key: int) -> LoopKernel:
         operands = (*each.node.operands[:2], moved)
         kernel = with_node(kernel, each.path, (replace(each.node, operands=operands),))
     total = prod(sizes)
-    wide = replace(dst, offset=Affine(), pattern=((total, 1), *_dense(sizes)))
+    wide = replace(dst, offset=Affine(), pattern=((total, 1), *dense(sizes)))
     loaded = replace(load, operands=(wide, replace(src, pattern=((1, 1), *src.pattern))))
     buffers = {**kernel.buffers, key: replace(kernel.buffers[key], shape=(1, *sizes))}
     kernel = replace(kernel, buffers=buffers)
     return with_node(kernel, writing[0].path, (checked(loaded, buffers),))
-
-
-def _dense(sizes: Sequence[int]) -> Pattern:
-    return tuple((prod(sizes[at + 1 :]), n) for at, n in enumerate(sizes))
 
 
 def _multiplied(kernel: LoopKernel, path: Path, node: Instruction, begun: list[Access]) -> tuple[LoopKernel, int]:
