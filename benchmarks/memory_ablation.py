@@ -27,8 +27,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from accelopt_core.candidate import Attempt
 from benchmarks import search
-from benchmarks.search_replies import recorded_run
 from infra.runs.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,15 +85,24 @@ Curves = Mapping[str, Mapping[str, Mapping[int, Curve]]]
 """By task, arm and the sequence's number."""
 
 
+def best_us(begun_us: float, attempts: Sequence[Attempt]) -> list[float]:
+    """The best after each round, the input kernel's first; what a last check took away is none."""
+    best = [begun_us]
+    for number in range(1, 1 + max((each.round for each in attempts), default=0)):
+        right = [each for each in attempts if each.round == number and each.measured and each.last_check is None]
+        best.append(min([best[-1], *(each.measured.latency_us for each in right if each.measured)]))
+    return best
+
+
 def curves_of(folder: Path) -> Curves:
     """Raises SystemExit for a folder without sequences."""
     found: dict[str, dict[str, dict[int, Curve]]] = defaultdict(lambda: defaultdict(dict))
     for manifest in sorted(folder.glob("*/runs/*/manifest.json")):
         arm, _, number = manifest.parents[2].name.rpartition("-")
         folder = RunFolder(manifest.parent)
-        run = recorded_run(folder)
-        if arm in ARMS and run is not None:
-            curve = Curve(tuple(point.us for point in run.curve), folder.manifest().rounds)
+        baseline = folder.baseline()
+        if arm in ARMS and baseline is not None:
+            curve = Curve(tuple(best_us(baseline.result.latency_us, folder.attempts())), folder.manifest().rounds)
             found[manifest.parent.name][arm][int(number)] = curve
     if not found:
         raise SystemExit(f"memory_ablation: no sequence in {folder}: begin one with `run`")
