@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from accelopt_core.ports import Usage
 from benchmarks import search
 from infra.llm.prices import load_prices
-from infra.llm.replay_model import read_exchanges
+from infra.runs.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- model: begin -->", "<!-- model: end -->"
@@ -88,7 +88,7 @@ class Asked:
 def asked_in(run_folder: Path) -> Asked:
     rounds = calls = repairs = given = written = late = kept = before = 0
     previous, role_before = "", ""
-    exchanges = read_exchanges(run_folder) if (run_folder / "exchanges").is_dir() else []
+    exchanges = RunFolder(run_folder).exchanges() if any((run_folder / "exchanges").glob("*.json")) else []
     for _, exchange in exchanges:
         if exchange.reply is None:
             continue

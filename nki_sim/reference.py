@@ -63,7 +63,7 @@ def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = CO
     parts = [
         f"## API of {nki_text(versions)} that this takes",
         *[f"### nisa.{name}{_signature(functions[name])}\n{_text(functions[name], core)}" for name in told],
-        *_language(named, core, versions),
+        *_language(set(re.findall(r"\bnl\.(\w+)", also)), core, versions),
         *[f"- `t.{name}{_signature(each)}` {_first_line(each, core)}".rstrip() for name, each in views.items()],
     ]
     findings = sorted(

@@ -85,6 +85,7 @@ def planner_prompt(context: RoundContext, detail: Detail, offers: Offers | None 
         detail,
         profile=profile,
         bounds=profile.bounds,
+        idle=sorted(profile.idle, key=lambda each: each.begin_us - each.end_us)[: detail.idle],
         fields=profile_fields(context.language.key, profile, detail.fields),
         speedup=f"{context.baseline_us / context.best_result.latency_us:.2f}",
         wins=[(label, each, _is_in(context.parent.source, each.fast)) for label, each in experiences if each.is_win],

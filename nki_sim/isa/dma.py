@@ -147,8 +147,8 @@ def dma_copy(
 ) -> Instruction:
     """dst = src, between HBM and SBUF in any combination (never PSUM); a cast goes through float32.
 
-    Element counts must match; shapes need not. `engine` names the queue that issues the transfer: sync (also
-    without it), scalar or gpsimd. dge_mode.hwdge takes sync or scalar only, and cannot cast. Views with
+    Element counts must match; shapes need not. `engine` names the queue that issues the transfer: sync, scalar or
+    gpsimd, whose software does it without a name too. dge_mode.hwdge takes sync or scalar only, and cannot cast. Views with
     .ap(scalar_offset= / vector_offset=) gather or scatter, those with vector_offset by software descriptors
     only; oob_mode.skip leaves out indices outside their dimension, error (default) raises.
     """
