@@ -56,6 +56,7 @@ from accelopt_core.judging.tolerance.closeness import (
     check_output,
     few_rows,
     in_lines,
+    lost_by_underflow,
     needed,
     needed_one_by_one,
     off_elsewhere,
@@ -498,7 +499,7 @@ class Verifier:
         self, execution: Execution, noise: Sequence[np.ndarray], plain: PlainFloat32
     ) -> PlainFloat32:
         """`plain`, wider by what float32 needs where sums are taken one by one, and by what the reference itself may be
-        off in float64: three runs of it, once the cheaper limits have refused."""
+        off in float64, and by what underflows on the way: four runs of it, once the cheaper limits have refused."""
         reference, draw = self.compiled.reference, execution.draw
 
         def compute() -> tuple[np.ndarray, ...]:
@@ -509,7 +510,9 @@ class Verifier:
                 for rows, got, want, off, stored in each_output
             ]
             other = reference.in_other_float64(execution.inputs, draw.seed)
-            return np.array(times), *map(off_elsewhere, other, execution.expected, noise)
+            own = map(off_elsewhere, other, execution.expected, noise)
+            lost = map(lost_by_underflow, reference.flushed(execution.inputs), execution.expected)
+            return np.array(times), *map(np.add, own, lost)
 
         name = f"{draw.distribution}/other roundings/{self._arithmetic}"
         try:

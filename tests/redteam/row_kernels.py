@@ -52,6 +52,9 @@ FORMULAS = {
     "centred": "return x - np.mean(x, axis=-1, keepdims=True)",
     "unit rows": "return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True))",
     "cosines": "u = x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True))\n    return u @ u.T",
+    "products of what underflows": "y = x - 88 * (np.arange(R) < 96)[:, None]\n    decay = np.exp(-np.abs(y))\n"
+    "    return (y * np.where(y < 0, decay, 1) / (1 + decay) * 1e4) @ x.T",
+    "small numbers": "return x * 1e-23",
     "distance": "return np.sum(np.square(x - x[:1]), axis=-1, keepdims=True)",
 }
 
@@ -118,21 +121,28 @@ SQUARES = (both("b", "x_tile", "multiply", "x_tile"), over("q", "add", "b"))
 SQUARES_ONE_BY_ONE = ("nisa.activation_reduce(dst=b, op=nl.square, data=x_tile, reduce_op=nl.add, reduce_res=q)",)
 """q: their sum, the second in another order."""
 UNIT = (apply("r", "rsqrt", "q"), each("c", "x_tile", ("multiply", "r")))
-PRODUCTS = (
-    "g, acc = tile(R), nl.ndarray((R, R), dtype=nl.float32, buffer=nl.psum)",
-    *(
-        line
-        for part in ("c[:, 0:128]", "c[:, 128:256]")
-        for line in (
-            "turned, t = nl.ndarray((128, R), dtype=nl.float32, buffer=nl.psum), tile(R)",
-            f"nisa.nc_transpose(dst=turned, data={part})",
-            "nisa.tensor_copy(dst=t, src=turned)",
-            "nisa.nc_matmul(dst=acc, stationary=t, moving=t)",
-        )
-    ),
-    "nisa.tensor_copy(dst=g, src=acc)",
-)
-"""g: of each row with each."""
+
+
+def products(left: str, right: str) -> tuple[str, ...]:
+    """g: each row of one with each of the other."""
+    lines = ["g, acc = tile(R), nl.ndarray((R, R), dtype=nl.float32, buffer=nl.psum)"]
+    for part in ("[:, 0:128]", "[:, 128:256]"):
+        for turned, tile in (("s", left), ("t", right)):
+            lines += (
+                f"turned, {turned} = nl.ndarray((128, R), dtype=nl.float32, buffer=nl.psum), tile(R)",
+                f"nisa.nc_transpose(dst=turned, data={tile}{part})",
+                f"nisa.tensor_copy(dst={turned}, src=turned)",
+            )
+        lines.append("nisa.nc_matmul(dst=acc, stationary=s, moving=t)")
+    return (*lines, "nisa.tensor_copy(dst=g, src=acc)")
+
+
+PRODUCTS = products("c", "c")
+GATED = (each("c", "c", ("multiply", 1e4)), *products("c", "x_tile"))
+SHIFTED = (
+    "nisa.iota(dst=p, pattern=[[0, 1]], channel_multiplier=1)", each("p", "p", ("less", 96.0), ("multiply", 88.0)),
+    each("a", "x_tile", ("subtract", "p")),
+)  # fmt: skip
 LARGEST = (over("p", "maximum", "x_tile"), each("a", "x_tile", ("subtract", "p")))
 SUMMED = (apply("b", "exp", "a"), over("q", "add", "b"), apply("q", "log", "q"))
 
@@ -182,6 +192,11 @@ HONEST: dict[str, dict[str, str]] = {
         "as the reference": kernel(*SQUARES, *UNIT, *PRODUCTS, result="g"),
         "squares one by one": kernel(*SQUARES_ONE_BY_ONE, *UNIT, *PRODUCTS, result="g"),
     },
+    "products of what underflows": {
+        "in one": kernel(*SHIFTED, apply("c", "silu", "a"), *GATED, result="g"),
+        "by sigmoid": kernel(*SHIFTED, apply("b", "sigmoid", "a"), both("c", "a", "multiply", "b"), *GATED, result="g"),
+    },
+    "small numbers": {"as the reference": kernel(each("c", "x_tile", ("multiply", 1e-23)))},
     "distance": {
         "as the reference": kernel(
             "nisa.dma_copy(dst=b, src=x.ap([[0, 128], [1, C]]))", both("a", "x_tile", "subtract", "b"),
@@ -232,6 +247,13 @@ SHORTCUTS: dict[str, tuple[str, str]] = {
     )),
     "sigmoid of at most 10": ("sigmoid", kernel(
         each("a", "x_tile", ("minimum", 10.0)), apply("c", "sigmoid", "a"),
+    )),
+    "products that underflow a little earlier": ("products of what underflows", kernel(
+        *SHIFTED, apply("c", "silu", "a"), each("b", "a", ("greater", -70.0)), both("c", "c", "multiply", "b"),
+        *GATED, result="g",
+    )),
+    "small numbers as zero": ("small numbers", kernel(
+        each("a", "x_tile", ("maximum", 0.0)), each("c", "a", ("multiply", 1e-23)),
     )),
     "logsumexp of the largest alone": ("logsumexp", kernel(
         *LARGEST, *SUMMED, each("q", "q", ("maximum", 0.5)), both("r", "p", "add", "q"), result="r",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from accelopt_core.judging.reference.reference_arrays import Float64Array, ReferenceArray, watched_like
+from accelopt_core.judging.tolerance.closeness import FLOOR
 
 ROUNDING = 2.0**-53
 """Unit roundoff of float64."""
@@ -114,6 +115,27 @@ class _Moved(_Watched):
         return result
 
 
+class _Flushed(_Watched):
+    """Every result that an engine need not keep is 0."""
+
+    def _computed(self, ufunc: np.ufunc, method: str, inputs: list[Any], named: dict[str, Any]) -> Any:
+        result = super()._computed(ufunc, method, inputs, named)
+        return tuple(map(_flushed, result)) if isinstance(result, tuple) else _flushed(result)
+
+
+def _flushed(result: Any) -> Any:
+    if getattr(result, "dtype", None) != np.float64:
+        return result
+    if not isinstance(result, np.ndarray):
+        return np.float64(0) if abs(result) < FLOOR else result
+    result[np.abs(result) < FLOOR] = 0  # it is new, or is to be written to
+    return result
+
+
+class _NarrowFlushed(Float64Array, _Flushed):
+    """The same of a reference of narrow types."""
+
+
 class _NarrowOneByOne(ReferenceArray, _OneByOne):
     """The same of a reference of narrow types."""
 
@@ -128,15 +150,21 @@ class _NarrowMoved(Float64Array, _Moved):
 
 def summed_one_by_one(value: Any, narrow: bool = False) -> Any:
     """The array, if it is one of float32; anything else as it is. `narrow`: of a reference of narrow types."""
-    if not isinstance(value, np.ndarray) or value.dtype != np.float32:
-        return value
-    return value.view(_NarrowOneByOne if narrow else _OneByOne)
+    return _as(_NarrowOneByOne if narrow else _OneByOne, value, np.float32)
+
+
+def flushed_to_zero(value: Any, narrow: bool = False) -> Any:
+    """The array, if it is one of float64; anything else as it is. `narrow`: as of `summed_one_by_one`."""
+    return _as(_NarrowFlushed if narrow else _Flushed, value, np.float64)
 
 
 def moved_by_roundings(value: Any, draw: np.random.Generator, narrow: bool = False) -> Any:
-    """The array, if it is one of float64; anything else as it is. `narrow`: as of `summed_one_by_one`."""
-    if not isinstance(value, np.ndarray) or value.dtype != np.float64:
-        return value
-    watched = value.view(_NarrowMoved if narrow else _Moved)
-    watched.draw = draw
+    """As `flushed_to_zero`."""
+    watched = _as(_NarrowMoved if narrow else _Moved, value, np.float64)
+    if isinstance(watched, _Moved):
+        watched.draw = draw
     return watched
+
+
+def _as(kind: type[np.ndarray], value: Any, dtype: type[np.floating]) -> Any:
+    return value.view(kind) if isinstance(value, np.ndarray) and value.dtype == dtype else value

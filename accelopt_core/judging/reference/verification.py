@@ -20,7 +20,7 @@ import numpy as np
 from accelopt_core.judging.inputs.distributions import changed_inputs
 from accelopt_core.judging.inputs.domains import Kind, Movement, index_axis, is_floating, movements
 from accelopt_core.judging.reference.reference_arrays import WatchedNumPy, any_narrow, computing_wide, unrounded
-from accelopt_core.judging.reference.roundings import moved_by_roundings, summed_one_by_one
+from accelopt_core.judging.reference.roundings import flushed_to_zero, moved_by_roundings, summed_one_by_one
 from accelopt_core.judging.tolerance.closeness import in_lines
 from accelopt_core.task import REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument, constant
@@ -268,6 +268,10 @@ class Reference:
             return [moved_by_roundings(a, draw, narrow) for a in _as(np.float64, inputs)]
 
         return self._unrounded(inputs, watched)
+
+    def flushed(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
+        """`forward` in float64 with every result on the way that an engine need not keep, below FLOOR, as 0."""
+        return self._unrounded(inputs, lambda narrow: [flushed_to_zero(a, narrow) for a in _as(np.float64, inputs)])
 
     def _unrounded(self, inputs: list[Any], made: Callable[[bool], list[Any]]) -> tuple[np.ndarray, ...]:
         return tuple(widened(unrounded(result)) for result in self._forward(inputs, made))

@@ -15,7 +15,8 @@ constant rows; the worst of all rows, each against its own noise, is not. Where 
 as far off as it is there; rows and columns are held as ever. NumPy sums pairwise, so the reference in float32 with its
 sums one term after the other counts as well: an output may be twice as far off as that. And the float64 reference has
 an error of its own (log(1 + exp(-40)) is 0 in it): what it moves when every result on its way is rounded once more is
-allowed besides, everywhere.
+allowed besides, everywhere. So is what is lost when results on the way that an engine need not keep become 0: silu(-89)
+is 2e-37 in one form and 0 in another, and is multiplied by what follows.
 
 What the task's input kernel gets wrong, a candidate may get wrong in the same elements, and not much more (`excuses`).
 
@@ -46,6 +47,8 @@ class Arithmetic:
     """An element may be this many times its own noise off; a fraction `FEW` of them more."""
     tolerance: float | None = None
     """The task's TOLERANCE that these limits grow with; None: they do not."""
+    vanishing: float = 0.0
+    """A smaller value may be missing or changed, but not a thousand times too large."""
 
     def widened(self, times: float) -> Arithmetic:
         return replace(self, slack=self.slack * times, element_slack=self.element_slack * times)
@@ -72,8 +75,8 @@ FLOOR = 128 * float(np.finfo(np.float32).tiny)
 """What an element may be off whatever its noise, about 1.5e-36: engines need not keep denormal numbers."""
 
 VANISHING = 2.0**-64
-"""Half of float32's exponents down: a smaller value may be missing or changed, but not a thousand times too large. What
-underflows between inputs and outputs (exp below -87, in whichever form) is multiplied by what follows."""
+"""`Arithmetic.vanishing` on a device: half of float32's exponents down. How far its tables for exp go is not published.
+On the simulator the reference itself shows what underflows (`lost_by_underflow`)."""
 
 _TOO_LARGE = 1e3
 _TOO_SMALL = 1 / _TOO_LARGE
@@ -94,12 +97,13 @@ def arithmetic_of(task: Task, exact_functions: bool) -> Arithmetic:
 
     A float32 task that declares a wider bound than the suite's is given the same share of that.
     """
+    vanishing = 0.0 if exact_functions else VANISHING
     narrow = _NARROW.get(task.precision)
     if narrow is not None:
-        return narrow
+        return replace(narrow, vanishing=vanishing)
     tolerance = max(task.tolerance, DEFAULT_TOLERANCE)
     wider = tolerance / DEFAULT_TOLERANCE * (1 if exact_functions else DEVICE_SLACK)
-    return replace(FLOAT32.widened(wider), tolerance=tolerance)
+    return replace(FLOAT32.widened(wider), tolerance=tolerance, vanishing=vanishing)
 
 
 PLAIN_SLACK = 8
@@ -168,6 +172,20 @@ def off_elsewhere(plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) ->
     mean = _with_neighbours(squares) / np.maximum(_with_neighbours(count), 1)
     result: np.ndarray = (PLAIN_SLACK * np.sqrt(mean)).astype(np.float32).reshape(-1)[alike].reshape(plain.shape)
     return result
+
+
+def lost_by_underflow(flushed: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """float32: PLAIN_SLACK times what an element loses where small numbers on the way become 0, or its row on average.
+
+    `flushed`: the reference with such numbers as 0. A kernel may lose some of them and keep others, so that an element
+    is off where all of them together cancel.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        lost = np.abs(flushed - expected)
+        lost[~np.isfinite(lost)] = 0
+        row = np.sqrt(np.mean(np.square(lost), axis=-1, keepdims=True)) if lost.ndim and lost.size else lost
+        allowed: np.ndarray = (PLAIN_SLACK * np.maximum(lost, row)).astype(np.float32)
+    return allowed
 
 
 BINS = (2, 2 * _OCTAVES, _CONDITIONS)
@@ -533,8 +551,9 @@ class _Sums:
             np.square(error, out=squares)
             largest = squares.max(axis=1, initial=0)
         np.square(want, out=scratch)
-        if scratch.min(initial=np.inf) < VANISHING**2:
-            excused = (scratch < VANISHING**2) & (np.abs(got) <= _TOO_LARGE * np.abs(want) + FLOOR)
+        vanishing = self._arithmetic.vanishing
+        if scratch.min(initial=np.inf) < vanishing**2:
+            excused = (scratch < vanishing**2) & (np.abs(got) <= _TOO_LARGE * np.abs(want) + FLOOR)
             error[excused] = squares[excused] = 0
             largest = squares.max(axis=1, initial=0)
         self._add(0, rows, group, squares)
