@@ -196,22 +196,6 @@ class Reference:
         results = self._forward(inputs, lambda narrow: _wide(np.float64, inputs, narrow))
         return *map(unrounded, results), *(np.empty(0, np.asarray(result).dtype) for result in results)
 
-    def noise(
-        self, inputs: list[Any], expected: tuple[np.ndarray, ...], unit: float, seed: int
-    ) -> tuple[np.ndarray, ...]:
-        """Root mean square change of each output element when every input is off by about one rounding, `unit`.
-
-        One rounding of the result is in it. With a draw for every element, and with one for every row, since equal
-        elements are rounded alike and their errors add up: the sum of both squares, each the mean of `NOISE_DRAWS`.
-        How far off each is is drawn evenly and not only its sign: where two products of two inputs cancel, signs alone
-        cancel too, in three draws of eight. Drawn from `seed`: the same bits again.
-        """
-        noise = None
-        for draw in range(NOISES):
-            noise = self.more_noise(noise, draw, inputs, expected, unit, seed)
-        assert noise is not None
-        return noise
-
     def more_noise(
         self,
         less: tuple[np.ndarray, ...] | None,
@@ -222,10 +206,16 @@ class Reference:
         seed: int,
         rows: Sequence[np.ndarray] | None = None,
     ) -> tuple[np.ndarray, ...]:
-        """What `less`, of the draws before this one of `NOISES`, becomes with it; written over it, if it is not None.
+        """Root mean square change of each output element when every input is off by about one rounding, `unit`.
 
-        The share of each is as of all of them, so that what some give is less than the noise at every element: what
-        is close enough by that is close enough. `rows`: of each output, those that `expected` has, by number.
+        One rounding of the result is in it. Of `NOISES` draws, of which each element has its own in one half, and each
+        row in the other, since equal elements are rounded alike and their errors add up: the sum of both squares, each
+        the mean of `NOISE_DRAWS`. How far off each is is drawn evenly and not only its sign: where two products of two
+        inputs cancel, signs alone cancel too, in three draws of eight. Drawn from `seed`: the same bits again.
+
+        This is what `less`, of the draws before `draw`, becomes with it; written over it, if it is not None. The share
+        of each draw is as of all, so that what is close enough by some is close enough. `rows`: of each output, those
+        that `expected` has, by number.
         """
         if less is None:
             less = tuple(_one_rounding(exact, unit) for exact in expected)

@@ -2,7 +2,7 @@
 
 One constant is no measure: where values cancel, honest arithmetic is further off than 2e-5, and elsewhere it is a
 hundred times closer, which is room for wrong kernels. So each element has a *noise*: how far it moves when every input
-is off by about one rounding (`Reference.noise`: the reference in float64 on inputs that are moved by up to 1.7 unit
+is off by about one rounding (`Reference.more_noise`: the reference in float64 on inputs moved by up to 1.7 unit
 roundoffs, drawn from the seed), joined with one rounding of the result. An honest kernel is nearly backward stable:
 what it computes is the exact result for inputs that are a few roundings off, so its error is a few times the noise,
 whatever cancels and at whatever shape. A dropped term, a clamp, or a constant that is off by 1e-5 is not of that form.
@@ -263,15 +263,6 @@ class Place:
     preset: str
     output: int
     distribution: str
-
-
-def relative_l2(got: np.ndarray, expected: np.ndarray) -> float:
-    """||got - expected|| / ||expected|| over the whole tensor, in float64; infinite for a zero reference missed.
-
-    Where the reference is not finite, only the same value is right, and it counts in neither norm.
-    """
-    sums = _Sums(got, expected, None, FLOAT32)
-    return _ratio(sums.rows.error, sums.rows.norm)
 
 
 def check_output(
@@ -623,6 +614,7 @@ def _furthest(got: np.ndarray, expected: np.ndarray) -> int:
 
 
 def _ratio(errors: np.ndarray, norms: np.ndarray) -> float:
+    """Relative L2; infinite for a zero reference missed. Where that is not finite it counts in neither norm."""
     error, norm = float(errors.sum()), float(norms.sum())
     if norm == 0.0:
         return 0.0 if error == 0.0 else float("inf")
