@@ -20,6 +20,9 @@ _PRODUCTS = 128
 """Terms of a matrix product that TensorE sums at once (NKI documentation of nc_matmul: the contraction is the partition
 axis, at most 128); blocks of them follow each other in PSUM."""
 
+_KEPT = FLOOR / 16
+"""A smaller result is denormal in float32, or is with a factor of another form of the same steps."""
+
 _BLOCK = 1 << 16
 """Elements moved at a time."""
 
@@ -124,12 +127,10 @@ class _Flushed(_Watched):
 
 
 def _flushed(result: Any) -> Any:
-    if getattr(result, "dtype", None) != np.float64:
+    if isinstance(result, np.ndarray) and result.dtype == np.float64:
+        result[np.abs(result) < _KEPT] = 0  # it is new, or is to be written to
         return result
-    if not isinstance(result, np.ndarray):
-        return np.float64(0) if abs(result) < FLOOR else result
-    result[np.abs(result) < FLOOR] = 0  # it is new, or is to be written to
-    return result
+    return np.float64(0) if isinstance(result, np.float64) and abs(result) < _KEPT else result
 
 
 class _NarrowFlushed(Float64Array, _Flushed):

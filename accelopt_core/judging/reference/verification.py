@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from accelopt_core.judging.inputs.distributions import changed_inputs
-from accelopt_core.judging.inputs.domains import Kind, Movement, index_axis, is_floating, movements
+from accelopt_core.judging.inputs.domains import Kind, Movement, index_axis, is_floating, movements, other_number
 from accelopt_core.judging.reference.reference_arrays import WatchedNumPy, any_narrow, computing_wide, unrounded
 from accelopt_core.judging.reference.roundings import flushed_to_zero, moved_by_roundings, summed_one_by_one
-from accelopt_core.judging.tolerance.closeness import in_lines
-from accelopt_core.task import REFERENCE, ShapePreset, Task
+from accelopt_core.judging.tolerance.closeness import in_lines, one_rounding
+from accelopt_core.task import COMPLEMENT, REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument, constant
 
 NOISE_DRAWS = 2
@@ -98,10 +98,17 @@ class Reference:
         self._kept: dict[int, _Kept] = {}
         self.movements: tuple[Movement | None, ...] = ()
         """How each input is moved, once that was found (`ReferenceCache.movements`)."""
+        self.changes_numbers = ""
+        """Numbers of this kind of dtype among the inputs, which a kernel is compiled for, are others than drawn."""
 
     def inputs(self, seed: int, distribution: str = REFERENCE) -> list[Any]:
         """What `get_inputs()` draws after seeding NumPy's global generator (NKIBench protocol), changed."""
-        return changed_inputs(self._drawn(seed), distribution, seed, self.movements)
+        drawn = self._drawn(seed)
+        changed = changed_inputs(drawn, distribution, seed, self.movements)
+        if distribution == COMPLEMENT and self.moves and "peaks" in self.task.distributions:
+            peaks = changed_inputs(drawn, "peaks", seed)
+            changed = [one if known is not None else other for known, one, other in zip(self.movements, changed, peaks)]
+        return [other_number(each, self.changes_numbers) for each in changed]
 
     @property
     def moves(self) -> bool:
@@ -218,7 +225,7 @@ class Reference:
         that `expected` has, by number.
         """
         if less is None:
-            less = tuple(_one_rounding(exact, unit) for exact in expected)
+            less = tuple(one_rounding(exact, unit) for exact in expected)
 
         def moved(narrow: bool) -> list[Any]:
             drawn = np.random.default_rng((seed, draw))
@@ -260,7 +267,7 @@ class Reference:
         return self._unrounded(inputs, watched)
 
     def flushed(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
-        """`forward` in float64 with every result on the way that an engine need not keep, below FLOOR, as 0."""
+        """`forward` in float64 with every result on the way that an engine need not keep as 0."""
         return self._unrounded(inputs, lambda narrow: [flushed_to_zero(a, narrow) for a in _as(np.float64, inputs)])
 
     def _unrounded(self, inputs: list[Any], made: Callable[[bool], list[Any]]) -> tuple[np.ndarray, ...]:
@@ -384,17 +391,6 @@ def _join(root: np.ndarray, one: np.ndarray, exact: np.ndarray) -> None:
         flat[part] = np.sqrt(total, out=total)
         if not np.isfinite(flat[part]).all():
             flat[part] = np.where(np.isfinite(base[part]), np.nan_to_num(flat[part], nan=largest, posinf=largest), 0)
-
-
-def _one_rounding(exact: np.ndarray, unit: float) -> np.ndarray:
-    """Of each element, in float32; 0 of one that is not finite."""
-    root = np.zeros(exact.shape, np.float32)
-    flat, base = _flat(root), _flat(exact)
-    for start in range(0, root.size, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        size = np.abs(base[part])
-        flat[part] = np.where(np.isfinite(size), size * unit, 0)
-    return root
 
 
 def has_finite(array: np.ndarray) -> bool:

@@ -125,29 +125,35 @@ class Needed:
 
 
 def needed(
-    arithmetic: Arithmetic, plain: np.ndarray, expected: np.ndarray, noise: np.ndarray, stored: Storage = WIDE
+    arithmetic: Arithmetic,
+    plain: np.ndarray,
+    expected: np.ndarray,
+    noise: np.ndarray,
+    stored: Storage = WIDE,
+    slack: float = PLAIN_SLACK,
 ) -> Needed:
     """How far the limits must follow `plain`, the reference run in float32; `stored`: of the narrow type of both."""
     sums = _Sums(plain, expected, noise, arithmetic, stored=stored)
-    times = times_needed(sums, arithmetic, PLAIN_SLACK)
-    return Needed(times, None if sums.suspects <= FEW * plain.size else off_elsewhere(plain, expected, noise))
-
-
-def needed_one_by_one(
-    arithmetic: Arithmetic, plain: np.ndarray, expected: np.ndarray, noise: np.ndarray, stored: Storage = WIDE
-) -> float:
-    """As `Needed.times`, of the reference in float32 with its sums one by one."""
-    return times_needed(_Sums(plain, expected, noise, arithmetic, stored=stored), arithmetic, ONE_BY_ONE_SLACK)
-
-
-def times_needed(sums: _Sums, arithmetic: Arithmetic, slack: float) -> float:
-    return max(1.0, *(slack * float(lines.over(arithmetic.slack).max(initial=0)) for lines in sums.lines))
+    elements = None if sums.suspects <= FEW * plain.size else off_elsewhere(plain, expected, noise)
+    return Needed(max(1.0, slack * sums.furthest_line()), elements)
 
 
 _OCTAVES = 128
 """Of sizes, either way from 1: float32's."""
 _CONDITIONS = 17
 """Of noise against size, two octaves each: from beyond the value itself to one rounding of it."""
+
+
+def one_rounding(exact: np.ndarray, unit: float) -> np.ndarray:
+    """Of each element, in float32; 0 of one that is not finite, and of integers that float32 holds."""
+    root = np.zeros(exact.shape, np.float32)
+    least, unit = (1 << 24, FLOAT32.unit) if exact.dtype.kind in "iu" else (0, unit)
+    flat, base = root.reshape(-1), exact.reshape(-1)
+    for start in range(0, root.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        size = np.abs(base[part])
+        flat[part] = np.where(np.isfinite(size) & (size >= least), size * unit, 0)
+    return root
 
 
 def off_elsewhere(plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -321,8 +327,7 @@ def check_output(
     row = rows.off(slack)
     if row is not None:
         flat = row * sums.width + _furthest(in_lines(got)[row], in_lines(expected)[row])
-        off = rows.at(row, slack)
-        return distance, _failure(got, expected, flat, f"row {row} differs", where, *off, said("row"))
+        return distance, _failure(got, expected, flat, f"row {row} differs", where, *rows.at(row, slack), said("row"))
     column = columns.off(slack)
     if column is not None:
         part, at = divmod(column, sums.width)
@@ -353,12 +358,11 @@ class _Limits:
             said = "the limit is the task's TOLERANCE"
         else:
             said = f"the limit is {slack:.3g} times what one rounding of every input moves this {of}"
-        tolerance, over = self.arithmetic.tolerance, [0.0]
+        tolerance = self.arithmetic.tolerance
         if tolerance is None or self.sums.suspects > FEW * self.sums.rows.error.size * self.sums.width:
             return said
-        for lines in (self.whole, *self.sums.lines):
-            over.append(float(lines.over(self.arithmetic.slack).max(initial=0)))
-        wide = max(max(over) * tolerance, self.distance if self.bound is not None else 0.0)
+        over = max(float(self.whole.over(self.arithmetic.slack).max(initial=0)), self.sums.furthest_line())
+        wide = max(over * tolerance, self.distance if self.bound is not None else 0.0)
         if not wide < 0.5:
             return said
         return f"{said}; TOLERANCE = {_rounded_up(wide)} in the reference would accept it"
@@ -490,6 +494,7 @@ class _Sums:
         """`most_rows_off`: more of them end the walk; None: nothing does."""
         self._arithmetic = arithmetic
         self._stored = stored
+        noise = one_rounding(expected, arithmetic.unit) if noise is None and expected.dtype.kind in "iu" else noise
         self.width = max(1, expected.shape[-1]) if expected.ndim else 1
         self.height = expected.shape[-2] if expected.ndim > 1 else 1
         self._got, self._expected = got.reshape(-1, self.width), expected.reshape(-1, self.width)
@@ -527,9 +532,10 @@ class _Sums:
     def suspects(self) -> int:
         return int(self.suspects_in.sum())
 
-    @property
-    def lines(self) -> tuple[_Lines, _Lines]:
-        return self.rows, self.columns
+    def furthest_line(self) -> float:
+        """Error over limit of the worst row or column."""
+        lines = (self.rows, self.columns)
+        return max(float(each.over(self._arithmetic.slack).max(initial=0)) for each in lines)
 
     def _block(self, rows: slice, group: int) -> None:
         want, got = self._expected[rows].astype(np.float64, copy=False), self._got[rows]
