@@ -50,6 +50,7 @@ from accelopt_core.toolchain import (
     ArgumentSpec,
     CandidateFault,
     CompileError,
+    ConstantArgument,
     Facts,
     NotTimed,
     RunError,
@@ -111,8 +112,6 @@ def _judged(
             shared_faults += verified.shared_faults
             worst = max(worst, verified.relative_l2)
             identical, types = identical + verified.identical, verified.types
-            if cheapest:
-                _refuse_own_numbers(request, toolchain, compiled)
             if cheapest and not request.final:  # dearer than the draws, of which most wrong kernels fail one
                 proofs = proved(request, toolchain, compiled, cache, progress)
             step = Step.COMPILE
@@ -146,8 +145,8 @@ def _judged(
             progress(Step.VERIFY, f"{task.full.describe()}: {waits}")
         else:
             progress(Step.VERIFY, f"{task.full.describe()}: skipped, {estimate:,.1f} µs cannot become the best")
+        _refuse_own_numbers(request, toolchain, compilations.at(task.presets[0]))
         if len(task.presets) == 1:
-            _refuse_own_numbers(request, toolchain, full)
             proofs = proved(request, toolchain, full, cache, progress)
         step = Step.BENCHMARK
         progress(Step.BENCHMARK, f"{task.full.describe()} on {toolchain.name}")
@@ -300,13 +299,14 @@ def _refuse_own_numbers(request: EvaluationRequest, toolchain: Toolchain, gate: 
     """Raises Wrong for a kernel with numbers of its own in place of those that it is given, which no draw changes: it
     is compiled for others. What it, the input kernel or the reference does not take of these is left out."""
     seed, original = request.task.seeds[0], request.original
-    if original is None or request.is_input or not (request.final or 0 < toolchain.instructions(gate.artifact) < LONG):
-        return  # a device's compiler is slow
+    has_numbers = any(isinstance(each, ConstantArgument) for each in gate.specs)
+    is_cheap = 0 < toolchain.instructions(gate.artifact) < LONG  # a device's compiler is slow
+    if original is None or request.is_input or not has_numbers or not (is_cheap or request.final):
+        return
     draws = [Draw(seed, name) for name in (REFERENCE, "small", "mixed") if name in request.task.distributions]
 
-    def is_right(kernel: Candidate) -> bool:
-        artifact = _artifact(request, toolchain, kernel, specs)
-        compiled = replace(gate, reference=reference, specs=specs, artifact=artifact)
+    def is_right(one: Candidate) -> bool:
+        compiled = replace(gate, reference=reference, specs=specs, artifact=_artifact(request, toolchain, one, specs))
         with suppress(Wrong):
             Verifier(request, toolchain, compiled, ReferenceCache(None)).verify(draws)
             return True

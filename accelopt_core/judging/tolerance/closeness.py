@@ -190,8 +190,7 @@ def lost_by_underflow(flushed: np.ndarray, expected: np.ndarray) -> np.ndarray:
         lost = np.abs(flushed - expected)
         lost[~np.isfinite(lost)] = 0
         row = np.sqrt(np.mean(np.square(lost), axis=-1, keepdims=True)) if lost.ndim and lost.size else lost
-        allowed: np.ndarray = (PLAIN_SLACK * np.maximum(lost, row)).astype(np.float32)
-    return allowed
+    return np.asarray(PLAIN_SLACK * np.maximum(lost, row), np.float32)
 
 
 BINS = (2, 2 * _OCTAVES, _CONDITIONS)
