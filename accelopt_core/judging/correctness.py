@@ -37,7 +37,7 @@ from accelopt_core.judging.checks import (
     plain_float32,
 )
 from accelopt_core.judging.inputs.domains import is_floating
-from accelopt_core.judging.inputs.draws import OF_DOMAINS, Draw, count, next_of, several
+from accelopt_core.judging.inputs.draws import OF_DOMAINS, Draw, count, several
 from accelopt_core.judging.plausibility import first_changed, one_value, same_bits
 from accelopt_core.judging.reference.verification import (
     NOISES,
@@ -49,6 +49,7 @@ from accelopt_core.judging.reference.verification import (
 )
 from accelopt_core.judging.side_by_side import side_by_side
 from accelopt_core.judging.tolerance.closeness import (
+    ONE_BY_ONE_SLACK,
     Arithmetic,
     Place,
     arithmetic_of,
@@ -56,8 +57,8 @@ from accelopt_core.judging.tolerance.closeness import (
     check_output,
     few_rows,
     in_lines,
+    lost_by_underflow,
     needed,
-    needed_one_by_one,
     off_elsewhere,
     rows_within_float32,
 )
@@ -167,8 +168,16 @@ class Verifier:
                 if not isinstance(theirs, Failed):
                     self._hold_to(draw, theirs, beyond_float32=True)
         identical = len(draws) if self.twin is not None else 0
-        line = self._line(draws, worst, rounding, left_out, undefined, len(shared))
-        line += f"; {_ROUNDED_INTEGERS}" if rounded_integers else ""
+        preset = self.compiled.preset
+        line = (
+            f"{preset.name} ({preset.describe()}): {count(draws)}, "
+            f"worst relative L2 {worst:.2g}, within TOLERANCE {self.request.task.tolerance:.2g}"
+            + (f" + {rounding:.2g} by its type" if rounding else "")
+            + (f"; rows beyond float32, left out: {', '.join(dict.fromkeys(left_out))}" if left_out else "")
+            + (f"; left out, since the reference fails on them: {', '.join(undefined)}" if undefined else "")
+            + (f"; held to the input kernel, which fails them too: {len(shared)} draws" if shared else "")
+            + (f"; {_ROUNDED_INTEGERS}" if rounded_integers else "")
+        )
         return Verified(worst, line, shared, furthest_of(furthest), identical, types)
 
     def _shared(
@@ -215,25 +224,6 @@ class Verifier:
             where = " where the reference overflows in float32" if beyond_float32 else ""
             reason = f"{compared.failure.reason}{where}, {_FURTHER_OFF}"
             raise Wrong(Incorrect(replace(compared.failure, reason=reason)))
-
-    def _line(
-        self,
-        draws: Sequence[Draw],
-        worst: float,
-        rounding: float,
-        left_out: Sequence[str],
-        undefined: Sequence[str],
-        shared: int,
-    ) -> str:
-        preset = self.compiled.preset
-        return (
-            f"{preset.name} ({preset.describe()}): {count(draws)}, "
-            f"worst relative L2 {worst:.2g}, within TOLERANCE {self.request.task.tolerance:.2g}"
-            + (f" + {rounding:.2g} by its type" if rounding else "")
-            + (f"; rows beyond float32, left out: {', '.join(dict.fromkeys(left_out))}" if left_out else "")
-            + (f"; left out, since the reference fails on them: {', '.join(undefined)}" if undefined else "")
-            + (f"; held to the input kernel, which fails them too: {shared} draws" if shared else "")
-        )
 
     def _check(self, draw: Draw) -> CheckResult:
         """One execution, compared as cheaply as decides it."""
@@ -303,7 +293,7 @@ class Verifier:
         )
         if not draw.otherwise:
             return BeyondFloat32(unheld)
-        other = self._check(next_of(draw))
+        other = self._check(Draw(draw.seed, draw.otherwise[0], draw.otherwise[1:]))
         return replace(other, unheld=unheld + other.unheld) if isinstance(other, (Passed, BeyondFloat32)) else other
 
     def _by_rows(self, execution: Execution) -> Passed | Failed | None:
@@ -498,18 +488,21 @@ class Verifier:
         self, execution: Execution, noise: Sequence[np.ndarray], plain: PlainFloat32
     ) -> PlainFloat32:
         """`plain`, wider by what float32 needs where sums are taken one by one, and by what the reference itself may be
-        off in float64: three runs of it, once the cheaper limits have refused."""
+        off in float64, and by what underflows on the way: four runs of it, once the cheaper limits have refused."""
         reference, draw = self.compiled.reference, execution.draw
 
         def compute() -> tuple[np.ndarray, ...]:
             one_by_one = reference.in_float32_one_by_one(execution.inputs)
             each_output = zip(plain.rows, one_by_one, execution.expected, noise, execution.stored_alike)
-            times = [
-                needed_one_by_one(self._arithmetic, in_rows(rows, got), in_rows(rows, want), in_rows(rows, off), stored)
-                for rows, got, want, off, stored in each_output
+            slack, held = ONE_BY_ONE_SLACK, self._arithmetic
+            asked = [
+                needed(held, in_rows(rows, got), in_rows(rows, want), in_rows(rows, off), alike, slack)
+                for rows, got, want, off, alike in each_output
             ]
             other = reference.in_other_float64(execution.inputs, draw.seed)
-            return np.array(times), *map(off_elsewhere, other, execution.expected, noise)
+            own = map(off_elsewhere, other, execution.expected, noise)
+            lost = map(lost_by_underflow, reference.flushed(execution.inputs), execution.expected)
+            return np.array([each.times for each in asked]), *map(np.add, own, lost)
 
         name = f"{draw.distribution}/other roundings/{self._arithmetic}"
         try:

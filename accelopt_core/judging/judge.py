@@ -6,6 +6,7 @@ import re
 import statistics
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache as cache_of_function
 from pathlib import PurePath
@@ -34,21 +35,22 @@ from accelopt_core.evaluation import (
 from accelopt_core.judging.bounds import bounds_for
 from accelopt_core.judging.checks import Compiled, Verified
 from accelopt_core.judging.correctness import Excuses, Verifier, Wrong
-from accelopt_core.judging.inputs.draws import Draw, count, draws_at_a_gate, draws_at_full_shape
+from accelopt_core.judging.inputs.draws import LONG, Draw, count, draws_at_a_gate, draws_at_full_shape
 from accelopt_core.judging.plausibility import contradiction
 from accelopt_core.judging.proving import proved
 from accelopt_core.judging.quoting import quoting, spoken
-from accelopt_core.judging.reference.verification import BadReference, Reference, ReferenceCache
+from accelopt_core.judging.reference.verification import BadReference, Reference, ReferenceCache, argument_specs
 from accelopt_core.judging.same_program import Compilations
 from accelopt_core.judging.timing import time_alone, time_paired
 from accelopt_core.judging.tolerance.storage import STORAGE
 from accelopt_core.language import Finding, Language
 from accelopt_core.ports import EvaluationRequest, Progress
-from accelopt_core.task import PrecisionPolicy, ShapePreset
+from accelopt_core.task import REFERENCE, PrecisionPolicy, ShapePreset
 from accelopt_core.toolchain import (
     ArgumentSpec,
     CandidateFault,
     CompileError,
+    ConstantArgument,
     Facts,
     NotTimed,
     RunError,
@@ -143,6 +145,7 @@ def _judged(
             progress(Step.VERIFY, f"{task.full.describe()}: {waits}")
         else:
             progress(Step.VERIFY, f"{task.full.describe()}: skipped, {estimate:,.1f} µs cannot become the best")
+        _refuse_own_numbers(request, toolchain, compilations.at(task.presets[0]))
         if len(task.presets) == 1:
             proofs = proved(request, toolchain, full, cache, progress)
         step = Step.BENCHMARK
@@ -290,6 +293,33 @@ def _verified(
     if request.task.exact and original is not None and not request.is_input:
         twin = _artifact(request, toolchain, original, compiled.specs)
     return Verifier(request, toolchain, compiled, cache, twin).verify(draws, twice, excuses)
+
+
+def _refuse_own_numbers(request: EvaluationRequest, toolchain: Toolchain, gate: Compiled) -> None:
+    """Raises Wrong for a kernel with numbers of its own in place of those that it is given, which no draw changes: it
+    is compiled for others. What it, the input kernel or the reference does not take of these is left out."""
+    seed, original = request.task.seeds[0], request.original
+    has_numbers = any(isinstance(each, ConstantArgument) for each in gate.specs)
+    is_cheap = 0 < toolchain.instructions(gate.artifact) < LONG  # a device's compiler is slow
+    if original is None or request.is_input or not has_numbers or not (is_cheap or request.final):
+        return
+    draws = [Draw(seed, name) for name in (REFERENCE, "small", "mixed") if name in request.task.distributions]
+
+    def is_right(one: Candidate) -> bool:
+        compiled = replace(gate, reference=reference, specs=specs, artifact=_artifact(request, toolchain, one, specs))
+        with suppress(Wrong):
+            Verifier(request, toolchain, compiled, ReferenceCache(None)).verify(draws)
+            return True
+        return False
+
+    for kind in "fi":
+        reference = Reference(request.task, gate.preset)
+        reference.movements, reference.changes_numbers = gate.reference.movements, kind
+        with suppress(BadReference, CandidateFault):
+            specs = argument_specs(reference.kernel_arguments(reference.inputs(seed)))
+            if specs != gate.specs and not is_right(request.candidate) and is_right(original):
+                reason = "with numbers half as large again as those that it is given: it computes with its own instead"
+                raise Wrong(Incorrect(CheckFailure(seed, gate.preset.name, 0, reason)))
 
 
 class _IncumbentFault(Exception):

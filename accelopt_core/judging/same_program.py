@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from accelopt_core.evaluation import Evaluation, Implausible, Incorrect, Measured
 from accelopt_core.judging.checks import Compiled
@@ -12,25 +12,23 @@ from accelopt_core.task import ShapePreset
 from accelopt_core.toolchain import Toolchain
 
 
+@dataclass
 class Compilations:
     """Of one candidate. What `compile` raises goes through."""
 
-    def __init__(
-        self, presets: tuple[ShapePreset, ...], toolchain: Toolchain, compile: Callable[[ShapePreset], Compiled]
-    ) -> None:
-        self._presets = presets
-        self._toolchain = toolchain
-        self._compile = compile
-        self._made: list[Compiled] = []
-        self._digests: list[str] = []
+    presets: tuple[ShapePreset, ...]
+    toolchain: Toolchain
+    compile: Callable[[ShapePreset], Compiled]
+    _made: list[Compiled] = field(default_factory=list)
+    _digests: list[str] = field(default_factory=list)
 
     def at(self, preset: ShapePreset) -> Compiled:
         """Compiles at the presets before it first, where that was not done."""
-        number = self._presets.index(preset)
+        number = self.presets.index(preset)
         while len(self._made) <= number:
-            compiled = self._compile(self._presets[len(self._made)])
+            compiled = self.compile(self.presets[len(self._made)])
             self._made.append(compiled)
-            self._digests.append(self._toolchain.program_digest(compiled.artifact))
+            self._digests.append(self.toolchain.program_digest(compiled.artifact))
         return self._made[number]
 
     def duplicate(self, known: tuple[KnownProgram, ...]) -> KnownProgram | None:
@@ -39,7 +37,7 @@ class Compilations:
         Compiles at no more shapes than it takes to tell: one, for nearly all that are new.
         """
         left = [each for each in known if any(each.programs)]
-        for number, preset in enumerate(self._presets):
+        for number, preset in enumerate(self.presets):
             if not left:
                 return None
             self.at(preset)

@@ -72,11 +72,6 @@ def worth_a_round(tie: float) -> float:
     return max(LEAST_GAIN, tie)
 
 
-def lines_of_code(source: str) -> int:
-    """Without blank lines and comments."""
-    return sum(1 for line in source.splitlines() if (text := line.strip()) and not text.startswith("#"))
-
-
 def best_first(items: Sequence[T], gain: Callable[[T], float], tie: float, simpler: Callable[[T], Any]) -> list[T]:
     """By gain; but of all that come within `tie` (in the unit of the gains) of the greatest, the least `simpler`.
 

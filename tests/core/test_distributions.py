@@ -63,7 +63,7 @@ def test_what_is_never_negative_stays_so(name: str) -> None:
         ("heavy-tailed", lambda x: np.abs(x).max() > 12 * np.median(np.abs(x))),
         ("constant-rows", lambda x: (np.ptp(x, axis=-1) == 0).all()),
         ("zeros-mixed", lambda x: 0.2 < np.mean(x == 0) < 0.4),
-        ("zero-rows", lambda x: (x[::7] == 0).all() and (x[1] != 0).all()),
+        ("zero-rows", lambda x: (x[::7] == 0).all() and (x[:, 5] == 0).all() and (x[1, :5] != 0).all()),
         ("peaks", lambda x: 150 <= np.abs(x).max() <= 200 and np.median(np.abs(x).max(axis=1)) < 5),
         ("scaled-rows", lambda x: np.ptp(np.log10(np.abs(x).max(axis=1))) > 2),
         ("offset", lambda x: 90 < np.abs(x.mean()) / x.std() < 110),

@@ -32,17 +32,14 @@ def test_a_kernel_gets_as_many_draws_as_what_is_known_of_it_leaves_open() -> Non
         (72, "domain"),
     ]
     own = [(seed, REFERENCE) for seed in (*PUBLISHED, *SECRET)]
-    assert kinds(draws_at_full_shape(request(final=True))) == [*own, (72, "mixed"), (72, "domain")]
+    moved = [(72, "mixed"), (72, "domain"), (72, "complement")]
+    assert kinds(draws_at_full_shape(request(final=True))) == [*own, *moved]
     assert kinds(draws_at_full_shape(request(final=False), settled=True)) == [
         (3, REFERENCE),
         (3, "mixed"),
         (3, "domain"),
     ]
-    assert kinds(draws_at_full_shape(request(final=True), settled=True)) == [
-        (3, REFERENCE),
-        (72, "mixed"),
-        (72, "domain"),
-    ]
+    assert kinds(draws_at_full_shape(request(final=True), settled=True)) == [(3, REFERENCE), *moved]
     the_input = replace(request(final=False), is_input=True)
     assert kinds(draws_at_full_shape(the_input, settled=True)) == [(3, REFERENCE)]
 

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Evaluation, Measured, explain
+from accelopt_core.evaluation import Evaluation, Incorrect, Measured, explain
 from accelopt_core.judging.judge import judge
 from accelopt_core.judging.reference.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import Task
 from infra.tasks.seed_index import task_from_text
 from tests.mutations.judging import toolchain
-from tests.redteam.row_kernels import HONEST, LICENCES, SHORTCUTS, task
+from tests.redteam.row_kernels import HONEST, LICENCES, SHORTCUTS, each, task
+from tests.redteam.row_kernels import kernel as row_kernel
 from tests.slow import quick
 
 REFERENCE = """
@@ -136,6 +137,28 @@ UNMOVED = {
         "np.full((R, 1), C, np.int32)", "np.where(np.arange(C) < m, x, 0)", BEFORE_LENGTH, filled(64),
         (changed("maximum", 64), changed("maximum", 60), changed("bitwise_and", 64)),
     ),
+    "two lengths of C, the first of which need not be the least": Unmoved(
+        "np.full((R, 2), C, np.int32)", "np.where(np.arange(C) < m.min(axis=1, keepdims=True), x, 0)",
+        ("nisa.tensor_tensor(dst=w[:, 0:1], data1=w[:, 0:1], data2=w[:, 1:2], op=nl.minimum)", "w = w[:, 0:1]",
+         *BEFORE_LENGTH), filled(64), ("nisa.tensor_copy(dst=u[:, 1:2], src=u[:, 0:1])",),
+    ),
+    "where a part begins and ends": Unmoved(
+        "np.tile(np.array([0, C], np.int32), (R, 1))",
+        "np.where((np.arange(C) >= m[:, :1]) & (np.arange(C) < m[:, 1:]), x, 0)",
+        ("begin, w = w[:, 0:1], w[:, 1:2]", *BEFORE_LENGTH, "nisa.tensor_copy(dst=t, src=v)",
+         BEFORE_LENGTH[0], BEFORE_LENGTH[1].replace("less", "greater_equal").replace("=w", "=begin"),
+         "nisa.tensor_tensor(dst=v, data1=t, data2=v, op=nl.multiply)"),
+        "nisa.memset(dst=u[:, 0:1], value=0)", ("nisa.memset(dst=u[:, 1:2], value=64)",),
+    ),
+    "a mask of what is large": Unmoved(
+        "np.ones((R, C), np.uint8)", "np.where(m != 0, x, np.minimum(x, 50))",
+        ("nisa.tensor_scalar(dst=v, data=t, op0=nl.minimum, operand0=50.0)",
+         "nisa.tensor_copy_predicated(dst=v, src=t, predicate=u)"), f"{LOADED}; {changed('maximum', 1)}", (),
+    ),
+    "integers in millions": Unmoved(
+        "np.random.randint(0, 1000000, (R, C)).astype(np.int32)", "m + 7000000",
+        ("nisa.tensor_scalar(dst=v, data=w, op0=nl.add, operand0=7000000.0)",), filled(0), (changed("add", 1),),
+    ),
     "flags of 0": Unmoved(
         "np.zeros((R, 1), np.int32)", "np.where(m == 1, -x, x)", NEGATED, filled(0),
         (changed("minimum", 0), changed("bitwise_and", 2)),
@@ -211,6 +234,16 @@ def test_who_does_not_is_refused(name: str) -> None:
     assert not isinstance(result, Measured), result.rests_on
 
 
+@pytest.mark.parametrize("number", ["0.5", "np.float32(0.5)", "3"])
+def test_a_number_of_its_own_in_place_of_one_that_it_is_given_is_refused(number: str) -> None:
+    of = task_from_text(REFERENCE.format(value=number, formula="x * m"), "number", "number")
+    given = row_kernel(each("c", "x_tile", ("multiply", "m"))).replace("kernel(x)", "kernel(x, m)")
+    result = judged(of, given, given)
+    assert isinstance(result, Measured), explain(result)
+    result = judged(of, given.replace("operand0=m", "operand0=3.0" if number == "3" else "operand0=0.5"), given)
+    assert isinstance(result, Incorrect) and "with its own" in result.failure.reason, explain(result)
+
+
 def test_what_is_declared_fixed_may_be_known_beforehand() -> None:
     unmoved = UNMOVED["a mask of ones, of integers"]
     declared = f'DOMAINS = {{"m": "fixed"}}\n{unmoved.task.reference_source}'
@@ -219,7 +252,10 @@ def test_what_is_declared_fixed_may_be_known_beforehand() -> None:
 
 
 FORMS = {f"{name}, {form}": (name, source) for name, forms in HONEST.items() for form, source in forms.items()}
-QUICK = ("softplus, in one", "sigmoid by tanh, in one", "layernorm, by Welford", "cosines, squares one by one")
+QUICK = (
+    "softplus, in one", "sigmoid by tanh, in one", "layernorm, by Welford", "cosines, squares one by one",
+    "products of what underflows, in one",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("form", quick(*QUICK, of=FORMS))
@@ -229,7 +265,7 @@ def test_an_honest_form_is_accepted(form: str) -> None:
     assert isinstance(result, Measured), explain(result)
 
 
-@pytest.mark.parametrize("name", quick("layernorm by squares", "distance by its square", of=SHORTCUTS))
+@pytest.mark.parametrize("name", quick("layernorm by squares", "small numbers as zero", of=SHORTCUTS))
 def test_a_shortcut_is_refused(name: str) -> None:
     of, source = SHORTCUTS[name]
     result = judged(task(of), source, next(iter(HONEST[of].values())))

@@ -29,20 +29,6 @@ OFFSET = 100.0
 Change = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 
-def _large(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """8 times as large: the logits of a product of two reach beyond 88, where exp overflows in float32."""
-    return array * 8
-
-
-def _small(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """A thousandth: the mean square falls below the usual epsilons."""
-    return array * 1e-3
-
-
-def _positive(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    return np.abs(array)
-
-
 def _heavy_tailed(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     """A few elements a hundred times their neighbours: cubes, at the array's own scale."""
     scale = float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) or 1.0
@@ -53,16 +39,12 @@ def _constant_rows(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     return np.repeat(array[..., :1], array.shape[-1], axis=-1) if array.ndim > 1 else array
 
 
-def _zeros_mixed(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    return np.where(draw.random(array.shape, np.float32) < 0.3, 0, array)
-
-
 def _zero_rows(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Every seventh row, the same ones in all arrays: what is normalised there is 0 / epsilon."""
+    """Every seventh row and column, the same ones in all arrays: what is normalised there is 0 / epsilon."""
     if array.ndim < 2:
         return array
     changed = array.copy()
-    changed[..., ::7, :] = 0
+    changed[..., ::7, :] = changed[..., 5::7] = 0
     return changed
 
 
@@ -79,11 +61,6 @@ def _peaks(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
 def _scaled_rows(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     """Rows between their own size and a ten-thousandth of it; what hides behind large rows is alone in its own."""
     return array * 10.0 ** draw.uniform(-ORDERS, 0, (*array.shape[:-1], 1) if array.ndim > 1 else array.shape)
-
-
-def _offset(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """All of it far from zero, as far apart as before."""
-    return array + OFFSET * _spread(array)
 
 
 def _offset_rows(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
@@ -135,16 +112,16 @@ def _largest(array: np.ndarray, axis: int | None = None) -> np.ndarray:
 
 
 _CHANGES: dict[str, Change] = {
-    "large": _large,
-    "small": _small,
-    "positive": _positive,
+    "large": lambda array, _: array * 8,  # the logits of a product of two reach beyond 88, where exp overflows
+    "small": lambda array, _: array * 1e-3,  # the mean square falls below the usual epsilons
+    "positive": lambda array, _: np.abs(array),
     "heavy-tailed": _heavy_tailed,
     "constant-rows": _constant_rows,
-    "zeros-mixed": _zeros_mixed,
+    "zeros-mixed": lambda array, draw: np.where(draw.random(array.shape, np.float32) < 0.3, 0, array),
     "zero-rows": _zero_rows,
     "peaks": _peaks,
     "scaled-rows": _scaled_rows,
-    "offset": _offset,
+    "offset": lambda array, _: array + OFFSET * _spread(array),  # as far apart as before
     "offset-rows": _offset_rows,
     "mixed": _mixed,
 }

@@ -103,7 +103,7 @@ def _movement(values: Sequence[Any], declared: Domain | None) -> Movement | None
             low, high = (1.0, high) if low > 0 else (low, 0.0)
         row = first.shape[-1] if first.ndim else 1
         steps = [np.diff(each.astype(np.int64), axis=-1) for each in values] if row > 1 else []
-        ascending = bool(steps) and all((each >= 0).all() for each in steps)
+        ascending = any(each.any() for each in steps) and all((each >= 0).all() for each in steps)
         distinct = bool(steps) and all((np.diff(np.sort(each, axis=-1), axis=-1) != 0).all() for each in values)
         return Movement(Kind.INTEGERS, low, high, ascending, distinct, declared=ends is not None)
     if few is not None and (ends is None or set(few) <= set(ends)):
@@ -186,6 +186,15 @@ def moved_inputs(inputs: Sequence[Any], found: Sequence[Movement | None], seed: 
     return result
 
 
+def other_number(value: Any, kind: str) -> Any:
+    """Half as large again, if it is a number of this kind of dtype; anything else, and 0 of integers, as it is."""
+    number = np.asarray(value)
+    if not isinstance(value, (int, float, np.generic)) or number.dtype.kind != kind:
+        return value
+    other = np.asarray((3 * number + 1) // 2 if kind == "i" else 1.5 * number or 0.5, number.dtype)
+    return other[()] if isinstance(value, np.generic) else other.item()
+
+
 def _two_values(array: np.ndarray, movement: Movement, draw: np.random.Generator, complement: bool) -> np.ndarray:
     first = (draw.random(array.shape, np.float32) < 0.5) != complement
     return np.where(first, movement.low, movement.high)
@@ -206,7 +215,7 @@ def _integers(array: np.ndarray, movement: Movement, draw: np.random.Generator, 
         places = draw.permutation(ends.size)[:2]
         ends[places] = draw.permutation([low, high])[: len(places)]
         values = np.sort(values, axis=-1) if movement.ascending else values
-    if movement.distinct or movement.ascending:  # offsets of parts begin and end where they do
+    if row > 2 and (movement.distinct or movement.ascending):  # offsets of parts begin and end where they do
         values[..., 0], values[..., -1] = low, high
     if not movement.ascending and movement.distinct:
         values = np.take_along_axis(values, draw.random(values.shape).argsort(axis=-1), axis=-1)

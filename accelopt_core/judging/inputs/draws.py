@@ -87,7 +87,8 @@ def draws_at_full_shape(
     if settled and request.is_input:
         return _own(own)
     mixed = (Draw(changed, names[0], tuple(names[1:])),) if names else ()
-    domain = (Draw(changed, DOMAIN),) if moves and DOMAIN in task.distributions else ()
+    others = OF_DOMAINS if request.final else OF_DOMAINS[:1]
+    domain = (Draw(changed, name) for name in others if moves and name in task.distributions)
     return (*_own(own), *mixed, *domain)
 
 
@@ -103,8 +104,3 @@ def _others(request: EvaluationRequest, seeds: tuple[int, ...], moves: bool) -> 
 def several(draws: Sequence[Draw]) -> list[int]:
     """Seeds that more than one of them is of."""
     return [seed for seed, times in Counter(draw.seed for draw in draws).items() if times > 1]
-
-
-def next_of(draw: Draw) -> Draw:
-    """What to draw in its place where float32 overflows on it."""
-    return Draw(draw.seed, draw.otherwise[0], draw.otherwise[1:])

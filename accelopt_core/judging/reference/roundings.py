@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from accelopt_core.judging.reference.reference_arrays import Float64Array, ReferenceArray, watched_like
+from accelopt_core.judging.tolerance.closeness import FLOOR
 
 ROUNDING = 2.0**-53
 """Unit roundoff of float64."""
@@ -18,6 +19,9 @@ ROUNDING = 2.0**-53
 _PRODUCTS = 128
 """Terms of a matrix product that TensorE sums at once (NKI documentation of nc_matmul: the contraction is the partition
 axis, at most 128); blocks of them follow each other in PSUM."""
+
+_KEPT = FLOOR / 16
+"""A smaller result is denormal in float32, or is with a factor of another form of the same steps."""
 
 _BLOCK = 1 << 16
 """Elements moved at a time."""
@@ -114,6 +118,25 @@ class _Moved(_Watched):
         return result
 
 
+class _Flushed(_Watched):
+    """Every result that an engine need not keep is 0."""
+
+    def _computed(self, ufunc: np.ufunc, method: str, inputs: list[Any], named: dict[str, Any]) -> Any:
+        result = super()._computed(ufunc, method, inputs, named)
+        return tuple(map(_flushed, result)) if isinstance(result, tuple) else _flushed(result)
+
+
+def _flushed(result: Any) -> Any:
+    if isinstance(result, np.ndarray) and result.dtype == np.float64:
+        result[np.abs(result) < _KEPT] = 0  # it is new, or is to be written to
+        return result
+    return np.float64(0) if isinstance(result, np.float64) and abs(result) < _KEPT else result
+
+
+class _NarrowFlushed(Float64Array, _Flushed):
+    """The same of a reference of narrow types."""
+
+
 class _NarrowOneByOne(ReferenceArray, _OneByOne):
     """The same of a reference of narrow types."""
 
@@ -128,15 +151,21 @@ class _NarrowMoved(Float64Array, _Moved):
 
 def summed_one_by_one(value: Any, narrow: bool = False) -> Any:
     """The array, if it is one of float32; anything else as it is. `narrow`: of a reference of narrow types."""
-    if not isinstance(value, np.ndarray) or value.dtype != np.float32:
-        return value
-    return value.view(_NarrowOneByOne if narrow else _OneByOne)
+    return _as(_NarrowOneByOne if narrow else _OneByOne, value, np.float32)
+
+
+def flushed_to_zero(value: Any, narrow: bool = False) -> Any:
+    """The array, if it is one of float64; anything else as it is. `narrow`: as of `summed_one_by_one`."""
+    return _as(_NarrowFlushed if narrow else _Flushed, value, np.float64)
 
 
 def moved_by_roundings(value: Any, draw: np.random.Generator, narrow: bool = False) -> Any:
-    """The array, if it is one of float64; anything else as it is. `narrow`: as of `summed_one_by_one`."""
-    if not isinstance(value, np.ndarray) or value.dtype != np.float64:
-        return value
-    watched = value.view(_NarrowMoved if narrow else _Moved)
-    watched.draw = draw
+    """As `flushed_to_zero`."""
+    watched = _as(_NarrowMoved if narrow else _Moved, value, np.float64)
+    if isinstance(watched, _Moved):
+        watched.draw = draw
     return watched
+
+
+def _as(kind: type[np.ndarray], value: Any, dtype: type[np.floating]) -> Any:
+    return value.view(kind) if isinstance(value, np.ndarray) and value.dtype == dtype else value

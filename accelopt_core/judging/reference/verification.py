@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from accelopt_core.judging.inputs.distributions import changed_inputs
-from accelopt_core.judging.inputs.domains import Kind, Movement, index_axis, is_floating, movements
+from accelopt_core.judging.inputs.domains import Kind, Movement, index_axis, is_floating, movements, other_number
 from accelopt_core.judging.reference.reference_arrays import WatchedNumPy, any_narrow, computing_wide, unrounded
-from accelopt_core.judging.reference.roundings import moved_by_roundings, summed_one_by_one
-from accelopt_core.judging.tolerance.closeness import in_lines
-from accelopt_core.task import REFERENCE, ShapePreset, Task
+from accelopt_core.judging.reference.roundings import flushed_to_zero, moved_by_roundings, summed_one_by_one
+from accelopt_core.judging.tolerance.closeness import in_lines, one_rounding
+from accelopt_core.task import COMPLEMENT, REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument, constant
 
 NOISE_DRAWS = 2
@@ -98,10 +98,17 @@ class Reference:
         self._kept: dict[int, _Kept] = {}
         self.movements: tuple[Movement | None, ...] = ()
         """How each input is moved, once that was found (`ReferenceCache.movements`)."""
+        self.changes_numbers = ""
+        """Numbers of this kind of dtype among the inputs, which a kernel is compiled for, are others than drawn."""
 
     def inputs(self, seed: int, distribution: str = REFERENCE) -> list[Any]:
         """What `get_inputs()` draws after seeding NumPy's global generator (NKIBench protocol), changed."""
-        return changed_inputs(self._drawn(seed), distribution, seed, self.movements)
+        drawn = self._drawn(seed)
+        changed = changed_inputs(drawn, distribution, seed, self.movements)
+        if distribution == COMPLEMENT and self.moves and "peaks" in self.task.distributions:
+            peaks = changed_inputs(drawn, "peaks", seed)
+            changed = [one if known is not None else other for known, one, other in zip(self.movements, changed, peaks)]
+        return [other_number(each, self.changes_numbers) for each in changed]
 
     @property
     def moves(self) -> bool:
@@ -196,22 +203,6 @@ class Reference:
         results = self._forward(inputs, lambda narrow: _wide(np.float64, inputs, narrow))
         return *map(unrounded, results), *(np.empty(0, np.asarray(result).dtype) for result in results)
 
-    def noise(
-        self, inputs: list[Any], expected: tuple[np.ndarray, ...], unit: float, seed: int
-    ) -> tuple[np.ndarray, ...]:
-        """Root mean square change of each output element when every input is off by about one rounding, `unit`.
-
-        One rounding of the result is in it. With a draw for every element, and with one for every row, since equal
-        elements are rounded alike and their errors add up: the sum of both squares, each the mean of `NOISE_DRAWS`.
-        How far off each is is drawn evenly and not only its sign: where two products of two inputs cancel, signs alone
-        cancel too, in three draws of eight. Drawn from `seed`: the same bits again.
-        """
-        noise = None
-        for draw in range(NOISES):
-            noise = self.more_noise(noise, draw, inputs, expected, unit, seed)
-        assert noise is not None
-        return noise
-
     def more_noise(
         self,
         less: tuple[np.ndarray, ...] | None,
@@ -222,13 +213,19 @@ class Reference:
         seed: int,
         rows: Sequence[np.ndarray] | None = None,
     ) -> tuple[np.ndarray, ...]:
-        """What `less`, of the draws before this one of `NOISES`, becomes with it; written over it, if it is not None.
+        """Root mean square change of each output element when every input is off by about one rounding, `unit`.
 
-        The share of each is as of all of them, so that what some give is less than the noise at every element: what
-        is close enough by that is close enough. `rows`: of each output, those that `expected` has, by number.
+        One rounding of the result is in it. Of `NOISES` draws, of which each element has its own in one half, and each
+        row in the other, since equal elements are rounded alike and their errors add up: the sum of both squares, each
+        the mean of `NOISE_DRAWS`. How far off each is is drawn evenly and not only its sign: where two products of two
+        inputs cancel, signs alone cancel too, in three draws of eight. Drawn from `seed`: the same bits again.
+
+        This is what `less`, of the draws before `draw`, becomes with it; written over it, if it is not None. The share
+        of each draw is as of all, so that what is close enough by some is close enough. `rows`: of each output, those
+        that `expected` has, by number.
         """
         if less is None:
-            less = tuple(_one_rounding(exact, unit) for exact in expected)
+            less = tuple(one_rounding(exact, unit) for exact in expected)
 
         def moved(narrow: bool) -> list[Any]:
             drawn = np.random.default_rng((seed, draw))
@@ -268,6 +265,10 @@ class Reference:
             return [moved_by_roundings(a, draw, narrow) for a in _as(np.float64, inputs)]
 
         return self._unrounded(inputs, watched)
+
+    def flushed(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
+        """`forward` in float64 with every result on the way that an engine need not keep as 0."""
+        return self._unrounded(inputs, lambda narrow: [flushed_to_zero(a, narrow) for a in _as(np.float64, inputs)])
 
     def _unrounded(self, inputs: list[Any], made: Callable[[bool], list[Any]]) -> tuple[np.ndarray, ...]:
         return tuple(widened(unrounded(result)) for result in self._forward(inputs, made))
@@ -390,17 +391,6 @@ def _join(root: np.ndarray, one: np.ndarray, exact: np.ndarray) -> None:
         flat[part] = np.sqrt(total, out=total)
         if not np.isfinite(flat[part]).all():
             flat[part] = np.where(np.isfinite(base[part]), np.nan_to_num(flat[part], nan=largest, posinf=largest), 0)
-
-
-def _one_rounding(exact: np.ndarray, unit: float) -> np.ndarray:
-    """Of each element, in float32; 0 of one that is not finite."""
-    root = np.zeros(exact.shape, np.float32)
-    flat, base = _flat(root), _flat(exact)
-    for start in range(0, root.size, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        size = np.abs(base[part])
-        flat[part] = np.where(np.isfinite(size), size * unit, 0)
-    return root
 
 
 def has_finite(array: np.ndarray) -> bool:

@@ -2,7 +2,7 @@
 
 One constant is no measure: where values cancel, honest arithmetic is further off than 2e-5, and elsewhere it is a
 hundred times closer, which is room for wrong kernels. So each element has a *noise*: how far it moves when every input
-is off by about one rounding (`Reference.noise`: the reference in float64 on inputs that are moved by up to 1.7 unit
+is off by about one rounding (`Reference.more_noise`: the reference in float64 on inputs moved by up to 1.7 unit
 roundoffs, drawn from the seed), joined with one rounding of the result. An honest kernel is nearly backward stable:
 what it computes is the exact result for inputs that are a few roundings off, so its error is a few times the noise,
 whatever cancels and at whatever shape. A dropped term, a clamp, or a constant that is off by 1e-5 is not of that form.
@@ -15,7 +15,8 @@ constant rows; the worst of all rows, each against its own noise, is not. Where 
 as far off as it is there; rows and columns are held as ever. NumPy sums pairwise, so the reference in float32 with its
 sums one term after the other counts as well: an output may be twice as far off as that. And the float64 reference has
 an error of its own (log(1 + exp(-40)) is 0 in it): what it moves when every result on its way is rounded once more is
-allowed besides, everywhere.
+allowed besides, everywhere. So is what is lost when results on the way that an engine need not keep become 0: silu(-89)
+is 2e-37 in one form and 0 in another, and is multiplied by what follows.
 
 What the task's input kernel gets wrong, a candidate may get wrong in the same elements, and not much more (`excuses`).
 
@@ -46,6 +47,8 @@ class Arithmetic:
     """An element may be this many times its own noise off; a fraction `FEW` of them more."""
     tolerance: float | None = None
     """The task's TOLERANCE that these limits grow with; None: they do not."""
+    vanishing: float = 0.0
+    """A smaller value may be missing or changed, but not a thousand times too large."""
 
     def widened(self, times: float) -> Arithmetic:
         return replace(self, slack=self.slack * times, element_slack=self.element_slack * times)
@@ -72,8 +75,8 @@ FLOOR = 128 * float(np.finfo(np.float32).tiny)
 """What an element may be off whatever its noise, about 1.5e-36: engines need not keep denormal numbers."""
 
 VANISHING = 2.0**-64
-"""Half of float32's exponents down: a smaller value may be missing or changed, but not a thousand times too large. What
-underflows between inputs and outputs (exp below -87, in whichever form) is multiplied by what follows."""
+"""`Arithmetic.vanishing` on a device: half of float32's exponents down. How far its tables for exp go is not published.
+On the simulator the reference itself shows what underflows (`lost_by_underflow`)."""
 
 _TOO_LARGE = 1e3
 _TOO_SMALL = 1 / _TOO_LARGE
@@ -94,12 +97,13 @@ def arithmetic_of(task: Task, exact_functions: bool) -> Arithmetic:
 
     A float32 task that declares a wider bound than the suite's is given the same share of that.
     """
+    vanishing = 0.0 if exact_functions else VANISHING
     narrow = _NARROW.get(task.precision)
     if narrow is not None:
-        return narrow
+        return replace(narrow, vanishing=vanishing)
     tolerance = max(task.tolerance, DEFAULT_TOLERANCE)
     wider = tolerance / DEFAULT_TOLERANCE * (1 if exact_functions else DEVICE_SLACK)
-    return replace(FLOAT32.widened(wider), tolerance=tolerance)
+    return replace(FLOAT32.widened(wider), tolerance=tolerance, vanishing=vanishing)
 
 
 PLAIN_SLACK = 8
@@ -121,29 +125,35 @@ class Needed:
 
 
 def needed(
-    arithmetic: Arithmetic, plain: np.ndarray, expected: np.ndarray, noise: np.ndarray, stored: Storage = WIDE
+    arithmetic: Arithmetic,
+    plain: np.ndarray,
+    expected: np.ndarray,
+    noise: np.ndarray,
+    stored: Storage = WIDE,
+    slack: float = PLAIN_SLACK,
 ) -> Needed:
     """How far the limits must follow `plain`, the reference run in float32; `stored`: of the narrow type of both."""
     sums = _Sums(plain, expected, noise, arithmetic, stored=stored)
-    times = times_needed(sums, arithmetic, PLAIN_SLACK)
-    return Needed(times, None if sums.suspects <= FEW * plain.size else off_elsewhere(plain, expected, noise))
-
-
-def needed_one_by_one(
-    arithmetic: Arithmetic, plain: np.ndarray, expected: np.ndarray, noise: np.ndarray, stored: Storage = WIDE
-) -> float:
-    """As `Needed.times`, of the reference in float32 with its sums one by one."""
-    return times_needed(_Sums(plain, expected, noise, arithmetic, stored=stored), arithmetic, ONE_BY_ONE_SLACK)
-
-
-def times_needed(sums: _Sums, arithmetic: Arithmetic, slack: float) -> float:
-    return max(1.0, *(slack * float(lines.over(arithmetic.slack).max(initial=0)) for lines in sums.lines))
+    elements = None if sums.suspects <= FEW * plain.size else off_elsewhere(plain, expected, noise)
+    return Needed(max(1.0, slack * sums.furthest_line()), elements)
 
 
 _OCTAVES = 128
 """Of sizes, either way from 1: float32's."""
 _CONDITIONS = 17
 """Of noise against size, two octaves each: from beyond the value itself to one rounding of it."""
+
+
+def one_rounding(exact: np.ndarray, unit: float) -> np.ndarray:
+    """Of each element, in float32; 0 of one that is not finite, and of integers that float32 holds."""
+    root = np.zeros(exact.shape, np.float32)
+    least, unit = (1 << 24, FLOAT32.unit) if exact.dtype.kind in "iu" else (0, unit)
+    flat, base = root.reshape(-1), exact.reshape(-1)
+    for start in range(0, root.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        size = np.abs(base[part])
+        flat[part] = np.where(np.isfinite(size) & (size >= least), size * unit, 0)
+    return root
 
 
 def off_elsewhere(plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -168,6 +178,19 @@ def off_elsewhere(plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) ->
     mean = _with_neighbours(squares) / np.maximum(_with_neighbours(count), 1)
     result: np.ndarray = (PLAIN_SLACK * np.sqrt(mean)).astype(np.float32).reshape(-1)[alike].reshape(plain.shape)
     return result
+
+
+def lost_by_underflow(flushed: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """float32: PLAIN_SLACK times what an element loses where small numbers on the way become 0, or its row on average.
+
+    `flushed`: the reference with such numbers as 0. A kernel may lose some of them and keep others, so that an element
+    is off where all of them together cancel.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        lost = np.abs(flushed - expected)
+        lost[~np.isfinite(lost)] = 0
+        row = np.sqrt(np.mean(np.square(lost), axis=-1, keepdims=True)) if lost.ndim and lost.size else lost
+    return np.asarray(PLAIN_SLACK * np.maximum(lost, row), np.float32)
 
 
 BINS = (2, 2 * _OCTAVES, _CONDITIONS)
@@ -247,15 +270,6 @@ class Place:
     distribution: str
 
 
-def relative_l2(got: np.ndarray, expected: np.ndarray) -> float:
-    """||got - expected|| / ||expected|| over the whole tensor, in float64; infinite for a zero reference missed.
-
-    Where the reference is not finite, only the same value is right, and it counts in neither norm.
-    """
-    sums = _Sums(got, expected, None, FLOAT32)
-    return _ratio(sums.rows.error, sums.rows.norm)
-
-
 def check_output(
     got: np.ndarray,
     expected: np.ndarray,
@@ -312,8 +326,7 @@ def check_output(
     row = rows.off(slack)
     if row is not None:
         flat = row * sums.width + _furthest(in_lines(got)[row], in_lines(expected)[row])
-        off = rows.at(row, slack)
-        return distance, _failure(got, expected, flat, f"row {row} differs", where, *off, said("row"))
+        return distance, _failure(got, expected, flat, f"row {row} differs", where, *rows.at(row, slack), said("row"))
     column = columns.off(slack)
     if column is not None:
         part, at = divmod(column, sums.width)
@@ -344,12 +357,11 @@ class _Limits:
             said = "the limit is the task's TOLERANCE"
         else:
             said = f"the limit is {slack:.3g} times what one rounding of every input moves this {of}"
-        tolerance, over = self.arithmetic.tolerance, [0.0]
+        tolerance = self.arithmetic.tolerance
         if tolerance is None or self.sums.suspects > FEW * self.sums.rows.error.size * self.sums.width:
             return said
-        for lines in (self.whole, *self.sums.lines):
-            over.append(float(lines.over(self.arithmetic.slack).max(initial=0)))
-        wide = max(max(over) * tolerance, self.distance if self.bound is not None else 0.0)
+        over = max(float(self.whole.over(self.arithmetic.slack).max(initial=0)), self.sums.furthest_line())
+        wide = max(over * tolerance, self.distance if self.bound is not None else 0.0)
         if not wide < 0.5:
             return said
         return f"{said}; TOLERANCE = {_rounded_up(wide)} in the reference would accept it"
@@ -481,6 +493,7 @@ class _Sums:
         """`most_rows_off`: more of them end the walk; None: nothing does."""
         self._arithmetic = arithmetic
         self._stored = stored
+        noise = one_rounding(expected, arithmetic.unit) if noise is None and expected.dtype.kind in "iu" else noise
         self.width = max(1, expected.shape[-1]) if expected.ndim else 1
         self.height = expected.shape[-2] if expected.ndim > 1 else 1
         self._got, self._expected = got.reshape(-1, self.width), expected.reshape(-1, self.width)
@@ -518,9 +531,10 @@ class _Sums:
     def suspects(self) -> int:
         return int(self.suspects_in.sum())
 
-    @property
-    def lines(self) -> tuple[_Lines, _Lines]:
-        return self.rows, self.columns
+    def furthest_line(self) -> float:
+        """Error over limit of the worst row or column."""
+        lines = (self.rows, self.columns)
+        return max(float(each.over(self._arithmetic.slack).max(initial=0)) for each in lines)
 
     def _block(self, rows: slice, group: int) -> None:
         want, got = self._expected[rows].astype(np.float64, copy=False), self._got[rows]
@@ -533,8 +547,9 @@ class _Sums:
             np.square(error, out=squares)
             largest = squares.max(axis=1, initial=0)
         np.square(want, out=scratch)
-        if scratch.min(initial=np.inf) < VANISHING**2:
-            excused = (scratch < VANISHING**2) & (np.abs(got) <= _TOO_LARGE * np.abs(want) + FLOOR)
+        vanishing = self._arithmetic.vanishing
+        if scratch.min(initial=np.inf) < vanishing**2:
+            excused = (scratch < vanishing**2) & (np.abs(got) <= _TOO_LARGE * np.abs(want) + FLOOR)
             error[excused] = squares[excused] = 0
             largest = squares.max(axis=1, initial=0)
         self._add(0, rows, group, squares)
@@ -604,6 +619,7 @@ def _furthest(got: np.ndarray, expected: np.ndarray) -> int:
 
 
 def _ratio(errors: np.ndarray, norms: np.ndarray) -> float:
+    """Relative L2; infinite for a zero reference missed. Where that is not finite it counts in neither norm."""
     error, norm = float(errors.sum()), float(norms.sum())
     if norm == 0.0:
         return 0.0 if error == 0.0 else float("inf")
