@@ -148,7 +148,7 @@ def dma_copy(
     """dst = src, between HBM and SBUF in any combination (never PSUM); a cast goes through float32.
 
     Element counts must match; shapes need not. `engine` names the queue that issues the transfer: sync, scalar or
-    gpsimd, whose software does it without a name too. dge_mode.hwdge takes sync or scalar only, and cannot cast. Views with
+    gpsimd (also without it). dge_mode.hwdge takes sync or scalar only, and cannot cast. Views with
     .ap(scalar_offset= / vector_offset=) gather or scatter, those with vector_offset by software descriptors
     only; oob_mode.skip leaves out indices outside their dimension, error (default) raises.
     """
