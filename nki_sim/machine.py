@@ -488,7 +488,7 @@ _TRN2_OWN: Table = {
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
     "throttle_window_ns": (4000.0, "Neuron Explorer guide: about 3 us; K010, K011: 3.5 us do not, 7 do", "fitted"),
-    "throttle_warming": (0.75, "K007-K010: work on half of the rows does not; N034, N038: 0.6 of the time", "fitted"),
+    "throttle_warming": (0.75, "K007-K010: work on half of the rows does not; N034, N038 agree", "prior"),
     "throttle_utilization": (0.505, "Neuron Explorer guide: 50 %; K011-K013: 1.5 us are lacking after 300", "fitted"),
     "throttle_lacking_ns": (1500.0, "Neuron Explorer guide: less than 50 % of about 3 us", "documented"),
     "vector_clock_ghz": (0.96, _ARCH2, "documented"),
