@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[1]
 
 WANTED_AND_LIMIT = {
-    "product and plugins": (85_000, 106_100),
-    "product": (73_000, 93_600),
-    "tests": (45_000, 54_250),
-    "product files": (420, 575),
+    "product and plugins": (85_000, 106_150),
+    "product": (73_000, 93_690),
+    "tests": (45_000, 54_320),
+    "product files": (420, 573),
     "fullest folder": (14, 14),
 }
 """What issue 42 asks for; above which figure CI fails."""
