@@ -1640,11 +1640,10 @@ STRANGERS = (
         "76b3084c90e7",
         cut=True,
     ),
-    # The untouched half, of 29 November 2026, morning.
     Stranger(
         "softmax-isaack0ng",
         "norm",
-        UNTOUCHED,
+        DEVELOPMENT,
         "isaack0ng",
         "nki_ffnn/kernels.py",
         "nki_bias_add_act",
@@ -1656,7 +1655,7 @@ STRANGERS = (
     Stranger(
         "attention-v6",
         "attention",
-        UNTOUCHED,
+        DEVELOPMENT,
         "samples",
         "src/nki_samples/tutorials/attention_fwd_performance/attention_kernels.py",
         "attn_fwd_v6",
@@ -1667,7 +1666,7 @@ STRANGERS = (
     Stranger(
         "attention-varuntej-v7",
         "attention",
-        UNTOUCHED,
+        DEVELOPMENT,
         "varuntej",
         "src/nki_samples/tutorials/attention_fwd_performance/attention_kernels.py",
         "attn_fwd_v7",
@@ -1678,7 +1677,7 @@ STRANGERS = (
     Stranger(
         "attention-triangle",
         "attention",
-        UNTOUCHED,
+        DEVELOPMENT,
         "autocomp",
         "sols/trn-internal/3_triattn_ref.py",
         "solution",
@@ -1688,7 +1687,7 @@ STRANGERS = (
     Stranger(
         "matmul-nyu",
         "matmul",
-        UNTOUCHED,
+        DEVELOPMENT,
         "nyu",
         "llama.py",
         "nki_matmul_fully_optimized_",
@@ -1700,7 +1699,7 @@ STRANGERS = (
     Stranger(
         "matmul-grouped",
         "matmul",
-        UNTOUCHED,
+        DEVELOPMENT,
         "autocomp",
         "examples/trn-tutorial/1_gemm_opt.py",
         "test",
@@ -1711,7 +1710,7 @@ STRANGERS = (
     Stranger(
         "matmul-large",
         "matmul",
-        UNTOUCHED,
+        DEVELOPMENT,
         "autotune",
         "kernel_library/matmul/lhsT_rhs/kernel_hand_90.92mfu.py",
         "matmul_lhsT_rhs_nkigym",
@@ -1721,7 +1720,7 @@ STRANGERS = (
     Stranger(
         "matmul-basic",
         "matmul",
-        UNTOUCHED,
+        DEVELOPMENT,
         "neuronmm",
         "models/nki_kernels.py",
         "nki_matmul_tiled_basic",
@@ -1733,7 +1732,7 @@ STRANGERS = (
     Stranger(
         "gate-up-pair",
         "mlp",
-        UNTOUCHED,
+        DEVELOPMENT,
         "iitaku",
         "llama.py",
         "nki_fused_gate_up_gemm",
@@ -1745,7 +1744,7 @@ STRANGERS = (
     Stranger(
         "gate-up-turned",
         "mlp",
-        UNTOUCHED,
+        DEVELOPMENT,
         "corelab",
         "llama.py",
         "nki_matmul_fully_optimized_fused_trans_B",
@@ -1757,7 +1756,7 @@ STRANGERS = (
     Stranger(
         "expert-gate-up",
         "mlp",
-        UNTOUCHED,
+        DEVELOPMENT,
         "hong",
         "qwen_with_nki.py",
         "_nki_cte_moe_left_gate_up_kernel",
@@ -1768,7 +1767,7 @@ STRANGERS = (
     Stranger(
         "rope-accelopt",
         "rope",
-        UNTOUCHED,
+        DEVELOPMENT,
         "accelopt",
         "samples/nki/rope_optimized.py",
         "kernel",
@@ -1779,7 +1778,7 @@ STRANGERS = (
     Stranger(
         "mamba-v3",
         "scan",
-        UNTOUCHED,
+        DEVELOPMENT,
         "sdk",
         "nki/examples/fused_mamba/mamba_nki_kernels.py",
         "mamba_v3",
@@ -1789,7 +1788,7 @@ STRANGERS = (
     Stranger(
         "mamba-kda",
         "scan",
-        UNTOUCHED,
+        DEVELOPMENT,
         "kda",
         "workspaces/mamba/runs/mamba_v1.py",
         "kernel",
@@ -1800,7 +1799,7 @@ STRANGERS = (
     Stranger(
         "state-output",
         "scan",
-        UNTOUCHED,
+        DEVELOPMENT,
         "inference",
         "contrib/models/Qwen3.5-35B-A3B/src/nki_kernels/nki_deltanet_fused.py",
         "deltanet_autocp_apply_output",
@@ -1810,7 +1809,7 @@ STRANGERS = (
     Stranger(
         "conv2d-okyangyishen",
         "convolution",
-        UNTOUCHED,
+        DEVELOPMENT,
         "okyangyishen",
         "part2/conv2d.py",
         "fused_conv2d_maxpool",
@@ -1821,7 +1820,7 @@ STRANGERS = (
     Stranger(
         "conv2d-rohan",
         "convolution",
-        UNTOUCHED,
+        DEVELOPMENT,
         "rohan",
         "part2/conv2d.py",
         "fused_conv2d_maxpool",
@@ -1832,7 +1831,7 @@ STRANGERS = (
     Stranger(
         "conv2d-ni2002ka",
         "convolution",
-        UNTOUCHED,
+        DEVELOPMENT,
         "ni2002ka",
         "part2/conv2d.py",
         "fused_conv2d_maxpool",
@@ -1843,7 +1842,7 @@ STRANGERS = (
     Stranger(
         "conv2d-etashguha",
         "convolution",
-        UNTOUCHED,
+        DEVELOPMENT,
         "etashguha",
         "part2/conv2d.py",
         "fused_conv2d_maxpool",
@@ -1855,7 +1854,7 @@ STRANGERS = (
     Stranger(
         "maxpool-sliding",
         "pooling",
-        UNTOUCHED,
+        DEVELOPMENT,
         "samples",
         "contributed/maxpooling.py",
         "max_pooling_2d_stride_1",
@@ -1867,7 +1866,7 @@ STRANGERS = (
     Stranger(
         "maxpool-channels",
         "pooling",
-        UNTOUCHED,
+        DEVELOPMENT,
         "sdk",
         "nki/examples/index-case-3.py",
         "tensor_maxpool_kernel_",
@@ -1877,7 +1876,7 @@ STRANGERS = (
     Stranger(
         "complex-product",
         "elementwise",
-        UNTOUCHED,
+        DEVELOPMENT,
         "trnfft",
         "trnfft/nki/dispatch.py",
         "_complex_mul_kernel",
@@ -1888,7 +1887,7 @@ STRANGERS = (
     Stranger(
         "silu-whn09",
         "elementwise",
-        UNTOUCHED,
+        DEVELOPMENT,
         "whn09",
         "nki_kernels.py",
         "nki_silu_kernel",
@@ -1900,7 +1899,7 @@ STRANGERS = (
     Stranger(
         "scaled-columns",
         "elementwise",
-        UNTOUCHED,
+        DEVELOPMENT,
         "hub",
         "scripts/probe_nki05_api.py",
         "_tiled_scale",
@@ -1911,7 +1910,7 @@ STRANGERS = (
     Stranger(
         "add-allocated",
         "elementwise",
-        UNTOUCHED,
+        DEVELOPMENT,
         "akjadhav",
         "part1/kernels.py",
         "vector_add_direct_allocation",
@@ -1923,7 +1922,7 @@ STRANGERS = (
     Stranger(
         "cross-entropy",
         "loss",
-        UNTOUCHED,
+        DEVELOPMENT,
         "library",
         "src/nkilib_src/nkilib/experimental/loss/cross_entropy.py",
         "cross_entropy_forward",
@@ -1933,7 +1932,7 @@ STRANGERS = (
     Stranger(
         "largest",
         "reduction",
-        UNTOUCHED,
+        DEVELOPMENT,
         "library",
         "src/nkilib_src/nkilib/core/max/cascaded_max.py",
         "cascaded_max",
@@ -1943,7 +1942,7 @@ STRANGERS = (
     Stranger(
         "transpose-argy",
         "transpose",
-        UNTOUCHED,
+        DEVELOPMENT,
         "argy",
         "part1/kernels.py",
         "matrix_transpose",
@@ -1954,7 +1953,7 @@ STRANGERS = (
     Stranger(
         "bilinear-padded",
         "interpolation",
-        UNTOUCHED,
+        DEVELOPMENT,
         "pave",
         "pave_univr/nki_dma_warp_v2.py",
         "bilinear_gather_blend_v2",
@@ -1964,7 +1963,7 @@ STRANGERS = (
     Stranger(
         "bilinear-rows",
         "interpolation",
-        UNTOUCHED,
+        DEVELOPMENT,
         "pave",
         "pave_univr/resample_nki.py",
         "resample_gather_blend",
@@ -1972,4 +1971,5 @@ STRANGERS = (
         "ad4f103636e5",
         cut=True,
     ),
+    # The untouched half, of 29 November 2026, noon.
 )
