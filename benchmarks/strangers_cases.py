@@ -2006,4 +2006,14 @@ STRANGERS = (
         migrate=True,
         cut=True,
     ),
+    Stranger(
+        "rope-hf",
+        "rope",
+        UNTOUCHED,
+        "library",
+        "src/nkilib_src/nkilib/core/embeddings/rope_hf.py",
+        "rope_hf",
+        "rope_hf",
+        "f788e9fe497a",
+    ),
 )
