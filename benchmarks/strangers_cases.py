@@ -80,6 +80,7 @@ REPOSITORIES = {
     "ni2002ka": "Ni2002ka/asst4-trainium2",
     "etashguha": "EtashGuha/asst4-trainium2",
     "isaack0ng": "isaack0ng/CS152_lab6",
+    "rileyreichel": "RileyReichel/lab6",
 }
 IMPORTED = {*sys.stdlib_module_names, "nki", "neuronxcc", "numpy", "ml_dtypes"}
 """Packages that a kernel may import."""
@@ -2015,5 +2016,28 @@ STRANGERS = (
         "rope_hf",
         "rope_hf",
         "f788e9fe497a",
+    ),
+    Stranger(
+        "conv2d-rileyreichel",
+        "convolution",
+        UNTOUCHED,
+        "rileyreichel",
+        "nki_conv2d/conv2d.py",
+        "conv2d_nki",
+        "conv2d_blocks",
+        "65f2df0a4721",
+        migrate=True,
+        cut=True,
+    ),
+    Stranger(
+        "attention-varuntej-v3",
+        "attention",
+        UNTOUCHED,
+        "varuntej",
+        "src/nki_samples/tutorials/attention_fwd_performance/attention_kernels.py",
+        "attn_fwd_v3",
+        "attention",
+        "e46aa7b018ee",
+        cut=True,
     ),
 )
