@@ -2040,4 +2040,14 @@ STRANGERS = (
         "e46aa7b018ee",
         cut=True,
     ),
+    Stranger(
+        "cross-entropy-gradient",
+        "loss",
+        UNTOUCHED,
+        "library",
+        "src/nkilib_src/nkilib/experimental/loss/cross_entropy.py",
+        "cross_entropy_backward",
+        "cross_entropy_gradient",
+        "c1320cf468ab",
+    ),
 )
