@@ -2050,4 +2050,15 @@ STRANGERS = (
         "cross_entropy_gradient",
         "c1320cf468ab",
     ),
+    Stranger(
+        "expert-block",
+        "mlp",
+        UNTOUCHED,
+        "hong",
+        "qwen_with_nki.py",
+        "_nki_cte_moe_block_mlp_kernel",
+        "expert_block",
+        "76b3084c90e7",
+        cut=True,
+    ),
 )
