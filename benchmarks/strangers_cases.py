@@ -81,6 +81,7 @@ REPOSITORIES = {
     "etashguha": "EtashGuha/asst4-trainium2",
     "isaack0ng": "isaack0ng/CS152_lab6",
     "rileyreichel": "RileyReichel/lab6",
+    "ssu53": "ssu53/cs149-asst4",
 }
 IMPORTED = {*sys.stdlib_module_names, "nki", "neuronxcc", "numpy", "ml_dtypes"}
 """Packages that a kernel may import."""
@@ -2060,5 +2061,39 @@ STRANGERS = (
         "expert_block",
         "76b3084c90e7",
         cut=True,
+    ),
+    Stranger(
+        "rope-kda-turned",
+        "rope",
+        UNTOUCHED,
+        "kda",
+        "workspaces/rope_single_freq_apply/runs/rope_v3_layoutB_pe.py",
+        "kernel",
+        "rope",
+        "25c48a9a2e18",
+        migrate=True,
+    ),
+    Stranger(
+        "transpose-beta1",
+        "transpose",
+        UNTOUCHED,
+        "samples",
+        "src/nki_samples/tutorials/transpose2d/transpose2d_nki_kernels.py",
+        "tensor_transpose2D_kernel_",
+        "transpose_rows",
+        "14b7b901d4f3",
+        migrate=True,
+        cut=True,
+    ),
+    Stranger(
+        "conv2d-ssu53",
+        "convolution",
+        UNTOUCHED,
+        "ssu53",
+        "part2/conv2d.py",
+        "fused_conv2d_maxpool",
+        "conv2d",
+        "40d43aed8c38",
+        migrate=True,
     ),
 )
