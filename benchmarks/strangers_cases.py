@@ -257,7 +257,7 @@ NOT_RUN = {
     "fused_mlp_up_T_new of dinghongsong/NeuronMM": "nl.load_transpose2d with a mask does not migrate",
     "nki_matmul_tiled of Goomelo/nki-moe": "a mask with a subscript does not migrate",
     "nki_grouped_expert_gemm of Goomelo/nki-moe": "a subscript that is read on the device does not migrate",
-    "rolling_buffer_set_state of jlonge4/neuronx-distributed-inference": "a subscript read on the device does not migrate",
+    "rolling_buffer_set_state of jlonge4/neuronx-distributed-inference": "an index read on the device does not migrate",
     "optimized_layernorm_kernel of scttfrdmn/aws-trainium-tutorial-for-research": "nl.mean has no argument keepdim",
     "v3 (mlp_bias.py) of EmilyWebber/nki-helpers": "breaks off after selecting biases, which it returns",
     "moe_mlp_fwd_fused of EmilyWebber/nki-helpers": "returns what it makes of the last token only",
