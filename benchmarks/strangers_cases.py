@@ -278,6 +278,8 @@ NOT_RUN = {
     "matmul_kernel (nki_beta2) of Deep-Learning-Profiling-Tools/triton-viz": "a near copy of matmul-tiled",
     "matrix_transpose of juntongshi48/asst4-trainium2 and ssu53/cs149-asst4": "near copies of rishic3/transpose",
     "matrix_transpose of EtashGuha/asst4-trainium2": "a near copy of rishic3/transpose",
+    "tensor_avgpool_kernel of aws-neuron/nki-samples": "the program of sdk/avgpool",
+    "solution (trn-advanced-nki1/1_transpose_ref.py) of ucb-bar/autocomp": "the program of transpose3d",
     "nki_transpose of sanjanataware/cs152lab6-sanjanataware": "the program of transpose-areddy",
 }
 """Kernels that were meant for the untouched half, and why they are not in it."""
@@ -2136,17 +2138,6 @@ STRANGERS = (
         migrate=True,
     ),
     Stranger(
-        "transpose3d-beta1",
-        "transpose",
-        UNTOUCHED,
-        "autocomp",
-        "sols/trn-advanced-nki1/1_transpose_ref.py",
-        "solution",
-        "transpose3d",
-        "7225f9dee3c4",
-        migrate=True,
-    ),
-    Stranger(
         "conv2d-argy",
         "convolution",
         UNTOUCHED,
@@ -2199,5 +2190,26 @@ STRANGERS = (
         "rope",
         "f85def614e33",
         migrate=True,
+    ),
+    Stranger(
+        "matmul-resident",
+        "matmul",
+        UNTOUCHED,
+        "autotune",
+        "kernel_transforms.py",
+        "kernel_15",
+        "matmul_large",
+        "d785ce459acf",
+        cut=True,
+    ),
+    Stranger(
+        "matmul-blocked",
+        "matmul",
+        UNTOUCHED,
+        "sdk",
+        "nki/examples/matrix_multiplication/matrix_multiplication_nki_kernels.py",
+        "nki_matmul_fully_optimized_",
+        "matmul_large",
+        "033dec767d29",
     ),
 )
