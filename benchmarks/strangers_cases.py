@@ -2212,4 +2212,15 @@ STRANGERS = (
         "matmul_large",
         "033dec767d29",
     ),
+    Stranger(
+        "affine-chunk",
+        "scan",
+        UNTOUCHED,
+        "inference",
+        "contrib/models/Qwen3.5-35B-A3B/src/nki_kernels/nki_deltanet_fused.py",
+        "deltanet_autocp_affine_chunk",
+        "affine_chunk",
+        "d9026c7b24e4",
+        cut=True,
+    ),
 )
