@@ -2223,4 +2223,15 @@ STRANGERS = (
         "d9026c7b24e4",
         cut=True,
     ),
+    Stranger(
+        "attention-csa-beta1",
+        "attention",
+        UNTOUCHED,
+        "autocomp",
+        "sols/trn-advanced-nki1/6_csa_2048_ref.py",
+        "solution",
+        "attention_causal_stats",
+        "8df12b47d0c8",
+        migrate=True,
+    ),
 )
