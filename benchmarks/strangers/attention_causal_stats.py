@@ -7,7 +7,6 @@ D = 128
 
 MASKED = -9984.0
 
-PRESETS = {"small": {"N": 512}}
 TOLERANCE = 1e-4
 WORK = {"matmul_flops": 2 * N * N * D, "vector_ops": 5 * N * N // 2, "hbm_bytes": 16 * N * D + 8 * N}
 
