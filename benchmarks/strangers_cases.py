@@ -2234,4 +2234,15 @@ STRANGERS = (
         "8df12b47d0c8",
         migrate=True,
     ),
+    Stranger(
+        "mamba-beta1",
+        "scan",
+        UNTOUCHED,
+        "samples",
+        "src/nki_samples/tutorials/fused_mamba/mamba_nki_kernels.py",
+        "mamba_v2",
+        "mamba",
+        "8b635953374e",
+        migrate=True,
+    ),
 )
