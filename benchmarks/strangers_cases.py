@@ -2245,4 +2245,15 @@ STRANGERS = (
         "8b635953374e",
         migrate=True,
     ),
+    Stranger(
+        "mamba-accelopt-v3",
+        "scan",
+        UNTOUCHED,
+        "accelopt",
+        "samples/nki/mamba_v3.py",
+        "kernel",
+        "mamba_channels",
+        "7075b6662ca0",
+        migrate=True,
+    ),
 )

@@ -7,7 +7,7 @@ import numpy as np
 
 D = 128
 
-DOMAINS = {"decay": "fixed"}
+DOMAINS = {"decay": "fixed", "write": "fixed"}
 TOLERANCE = 1e-4
 DISTRIBUTIONS_LEFT_OUT = {
     "positive": "keys are nearly parallel, and repeated products of what they share keep little",
