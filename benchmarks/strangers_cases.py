@@ -2110,7 +2110,7 @@ STRANGERS = (
         "samples",
         "src/nki_samples/tutorials/transpose2d/transpose2d_nki_kernels.py",
         "tensor_transpose2D_kernel_",
-        "transpose_rows",
+        "transpose_rows_long",
         "14b7b901d4f3",
         migrate=True,
         cut=True,
