@@ -51,7 +51,7 @@ class Detail:
     reference: bool = True
     experiences: int = 5
     attempts: int = 12
-    reflexions: int = 3
+    reflexions: int = 1
     lessons: int = 8
     hot_lines: int = 6
     idle: int = 3
@@ -75,7 +75,7 @@ LESS_AND_LESS: tuple[Detail, ...] = (
     Detail(),
     Detail(experiences=3, snippet=0, attempts=6, lessons=5, hot_lines=5, gaps=4, api_reference=15_000,
            neighbours=12_000, feedback=2_000, last_try=20_000, words=400),
-    Detail(reference=False, experiences=0, snippet=0, attempts=3, reflexions=2, lessons=3, hot_lines=5, idle=2, gaps=3,
+    Detail(reference=False, experiences=0, snippet=0, attempts=3, lessons=3, hot_lines=5, idle=2, gaps=3,
            fields=0, changes=6, api_reference=6_000, neighbours=0, feedback=1_000, last_try=8_000, diff=1_000,
            words=300),
 )  # fmt: skip
