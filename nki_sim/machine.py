@@ -527,7 +527,7 @@ _TRN2_OWN: Table = {
     "dma_start_ns": (736.0, "M05 less M04 and completion", "fitted"),
     "dma_spread_ns": (333.0, "M04: 468 ns for 2 KiB per engine, less the rows", "fitted"),
     "dma_completion_ns": (300.0, "NKI DMA overview, completion to consumer", "measured"),
-    "dma_hardware_start_ns": (50.0, "N004, N005, N014, N015: 1.6 us less than with software", "fitted"),
+    "dma_hardware_start_ns": (200.0, "N004, N005, N014, N015: 1.6 us less than with software", "fitted"),
     "dma_software_start_ns": (500.0, "L001-L004, Q067-Q090", "fitted"),
     "dma_prepared_issue_ns": (60.0, "K025: 8,192 transfers of 512-byte rows in 1.4 ms on two queues", "fitted"),
     "dma_hardware_issue_ns": (600.0, _ARCH2 + ": about 600 ns", "documented"),

@@ -23,18 +23,17 @@ def reply_to(body: dict[str, Any]) -> str:
     content = body["messages"][0]["content"]
     text = content if isinstance(content, str) else "".join(block["text"] for block in content)
     model, number = body["model"], re.search(r"[Rr]ound (\d+)", text)
-    if text.startswith("# Round"):
+    if "you are the planner" in text:
         plan = {"title": f"{model} {number[1]}", "technique": "widen-dma-rows", "bottleneck": "memory-bound",
                 "expected_gain_us": 3.0, "rationale": "short rows", "details": "", "follows": ["E1"]}  # fmt: skip
         return json.dumps(plan)
-    if "## The plan of round" in text:
+    if "# You are the programmer" in text:
         step = re.search(r"STEP = (\d+)", text)
         longer = SLOW.replace("256", str(min(2048, 2 * int(step[1])))) if step else SLOW
         source = longer if model == "good-model" else f"{BROKEN}\nTRY = {text.count('Try')}\n"
         return f"```python\n{source}\nROUND = {number[1]}\n```"
-    if "Write the entry" in text:
-        return json.dumps({"title": f"Longer rows {number[1]}", "summary": "Longer rows cost less."})
-    return json.dumps({"diagnosis": "right", "lesson": "rows", "avoid": [], "build_on": []})
+    review = {"diagnosis": "right", "lesson": "rows", "avoid": [], "build_on": []}
+    return json.dumps(review | {"title": f"Longer rows {number[1]}", "summary": "Longer rows cost less."})
 
 
 def run(folder: Path, proposers: str, run_id: str, url: str, *flags: str) -> Ran:

@@ -193,11 +193,18 @@ def test_settings_are_read_under_their_names_of_then(earlier: Path, name: str) -
             del group[name]
     now = config.to_document(given)
     expected["run"] |= {"function": None, "migrate": False, "beam": 1, "plans": 1, "samples": 1, "sweep": None}
-    expected["run"] |= {"tasks-at-once": None, "shapes": None, "compiler-baseline": True, "language": None, "shape": []}
+    expected["run"] |= {
+        "tasks-at-once": None,
+        "shapes": None,
+        "compiler-baseline": True,
+        "language": None,
+        "shape": [],
+        "verdicts": None,
+    }
     own = {spec.name for spec in specs(config.RunSettings)}  # a plugin may add some
     now["run"] = {key: value for key, value in now["run"].items() if key in own}
     expected["verification"] |= {"exact": False}
-    expected["model"] |= {"proposers": [], "role-models": models}
+    expected["model"] |= {"proposers": [], "role-models": models, "effort": []}
     expected["target"] |= {"engine": "local", "neuron-cores": 0, "processes": None}
     assert {name: now[name] for name in expected} == expected  # groups that are newer have their defaults
     assert expected["guard"]["max-exploration"] == 3

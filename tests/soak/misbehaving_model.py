@@ -67,12 +67,12 @@ class Misbehaving:
         number = int(found.group(1))
         if last.startswith("Your reply was cut off"):
             return self._says("\n```\n")
-        if "## The plan of round" in text:
+        if "# You are the programmer" in text:
             latest = re.search(r"Try (\d+), the latest", text)
             beside = re.search(r"idea \d+ beside (\d)", text[text.find("## The plan of round") :])
             tries = int(latest.group(1)) if latest else 0
             return self._says(self._kernel(number, tries, int(beside.group(1)) if beside else 0))
-        if text.startswith("# Round"):
+        if "you are the planner" in text:
             if number % 13 == 0 and len(body["messages"]) == 1:
                 return self._says("I would make it faster.")
             # Its favourite idea, until it is told that this one is not allowed.
@@ -83,9 +83,8 @@ class Misbehaving:
                 "title": f"idea {number}{beside}", "technique": technique, "bottleneck": "memory-bound",
                 "expected_gain_us": 5.0, "rationale": "because", "details": "",
             }))  # fmt: skip
-        if "Write the entry" in text:
-            return self._says(json.dumps({"title": f"win {number}", "summary": "Longer rows cost less."}))
-        return self._says(json.dumps({"diagnosis": "wrong", "lesson": f"lesson {number}", "avoid": [f"a{number}"]}))
+        review = {"diagnosis": "wrong", "lesson": f"lesson {number}", "avoid": [f"a{number}"]}
+        return self._says(json.dumps(review | {"title": f"win {number}", "summary": "Longer rows cost less."}))
 
     def _says(self, text: str) -> Says:
         dice = self._dice.randrange

@@ -19,7 +19,8 @@ from infra.ssh.remote_agent.frames import Wire
 from infra.ssh.remote_agent.jobs import kill_strays, supervisor_of
 
 PREFIXES = (
-    "nki-judge-", "nki-sim-", "nki-trn-", "nki-arguments-", "nki-migrate-", "nki-probe-", "nki-optimizer-model-",
+    "nki-judge-", "nki-sim-", "nki-trn-", "nki-arguments-", "nki-verdicts-", "nki-migrate-", "nki-probe-",
+    "nki-optimizer-model-",
     "nki-ray-", "nki-plugin-",
 )  # fmt: skip
 """Of our folders in the system's temporary one."""
