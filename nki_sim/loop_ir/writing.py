@@ -183,7 +183,8 @@ class _Writer:
 
     def _shown(self, name: str) -> list[bool]:
         """At which shapes the factor of a counter can be seen: not where its loop has one pass."""
-        loops = next(each for each in self._around if each[0].variable == name)
+        if (loops := next((each for each in self._around if each[0].variable == name), None)) is None:
+            raise NotWritable("a tile is chosen by the counter of a loop that is not around it")
         return [loop.extent != Affine(1) or loop.start != Affine() for loop in loops]
 
     def _number(self, values: Sequence[int | None], line: int, tight: bool = False, loop: int = 0) -> str:
