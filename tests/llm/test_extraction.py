@@ -10,6 +10,7 @@ import pytest
 from accelopt_core.candidate import Attempt, source_hash
 from accelopt_core.languages.nki.operators import kernel_operators
 from accelopt_core.model.extraction import check_kernel, extract_kernel
+from accelopt_core.model.prompting import numbered
 from accelopt_core.proposer import UnusableReply
 from ka_extensions.outcome import Outcome
 from tests.attempts import attempted
@@ -85,6 +86,13 @@ def test_the_kernel_is_found(reply: str) -> None:
     found = extract_kernel(reply, bases=[KERNEL])
     assert source_hash(found) == source_hash(BETTER)
     check_kernel(found, parent=KERNEL)
+
+
+def test_line_marks_that_a_reply_copies_are_taken_out() -> None:
+    assert extract_kernel(f"```python\n{numbered(BETTER)}\n```", bases=[KERNEL]).strip() == BETTER.strip()
+    (marked,) = [line for line in numbered(KERNEL).splitlines() if line.endswith("#L10")]
+    edit = f"<<<<<<< SEARCH\n{marked}\n=======\n    rows, cols = x.shape  # both\n>>>>>>> REPLACE"
+    assert "  # both\n" in extract_kernel(edit, bases=[KERNEL])
 
 
 def test_edits_apply_to_the_failed_try_first_and_only_where_they_fit_once() -> None:
